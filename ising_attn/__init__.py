@@ -1,0 +1,1 @@
+"""Ising attention: attention weights are the spin marginals of an Ising model."""

@@ -1,0 +1,1 @@
+"""Assemblies: whole models built from ising_attn."""

@@ -18,9 +18,7 @@ from samplers.problem import IsingProblem
 from samplers.samples import Samples
 from samplers.streams import derive_key
 
-Gradient = Literal[
-    "exact", "implicit", "adjoint", "parameter-shift", "covariance", "straight-through", "none"
-]
+Gradient = Literal["exact", "implicit", "adjoint", "parameter-shift", "covariance", "straight-through", "none"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +48,7 @@ class Capabilities:
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(option, dataclasses.field))
+@dataclasses.dataclass(kw_only=True, eq=False)
 class Sampler(abc.ABC):
     """Base of all samplers: subclass, write `capabilities` and `_sample` (or `_magnetization`), register.
 
@@ -80,7 +79,8 @@ class Sampler(abc.ABC):
 
     def _magnetization(self, problem: IsingProblem, key: int) -> Tensor:
         """⟨s⟩ (*batch, n), differentiable as declared; entries of forbidden spins may be anything finite."""
-        samples = self._sample(problem, self._default_reads(), key)
+        with torch.no_grad():
+            samples = self._sample(problem.detach(), self._default_reads(), key)
         self.last_info.update(samples.info)
         return magnetization_from_samples(problem, samples, self.capabilities.gradient)
 
@@ -127,9 +127,7 @@ class Sampler(abc.ABC):
         both = allowed.unsqueeze(-1) & allowed.unsqueeze(-2)
         return torch.where(both, result, mean.unsqueeze(-1) * mean.unsqueeze(-2))
 
-    def sample(
-        self, problem: IsingProblem, num_reads: int | None = None, *, seed: int | None = None
-    ) -> Samples:
+    def sample(self, problem: IsingProblem, num_reads: int | None = None, *, seed: int | None = None) -> Samples:
         """Draws of every problem: spins (*batch, reads, n), weights and energies (*batch, reads)."""
         reads = self._default_reads() if num_reads is None else num_reads
         if not isinstance(reads, int) or isinstance(reads, bool) or reads < 1:
@@ -159,8 +157,15 @@ class Sampler(abc.ABC):
         if not self.capabilities.can_ground_state:
             raise NotSupportedError(f"{self._spoken()} cannot search ground states; use 'exact' or 'annealing'")
         with torch.no_grad():
-            spins = self._run("ground_state", problem.detach(), seed, self._ground_state,
-                              tail=(problem.num_spins,), masked=None, keep_dtype=False)
+            spins = self._run(
+                "ground_state",
+                problem.detach(),
+                seed,
+                self._ground_state,
+                tail=(problem.num_spins,),
+                masked=None,
+                keep_dtype=False,
+            )
         spins = spins.to(torch.int8)
         return spins if problem.allowed is None else spins.masked_fill(~problem.allowed, -1)
 
@@ -191,7 +196,7 @@ class Sampler(abc.ABC):
 
     def options(self) -> dict[str, Any]:
         """The options this sampler was made with."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if "help" in f.metadata}  # type: ignore[arg-type]
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if "help" in f.metadata}
 
     # ---- shared work of the public methods --------------------------------------------------------------------
 
@@ -201,8 +206,17 @@ class Sampler(abc.ABC):
         self._calls += 1
         return derive_key(self.seed, self._calls)
 
-    def _run(self, what: str, problem: IsingProblem, seed: int | None, method: Any, *, tail: tuple[int, ...],
-             masked: float | None, keep_dtype: bool = True) -> Tensor:
+    def _run(
+        self,
+        what: str,
+        problem: IsingProblem,
+        seed: int | None,
+        method: Any,
+        *,
+        tail: tuple[int, ...],
+        masked: float | None,
+        keep_dtype: bool = True,
+    ) -> Tensor:
         self._check(problem)
         key, started = self._next_key(seed), time.perf_counter()
         self.last_info = {"call": what, **self._provenance(problem, seed)}

@@ -17,7 +17,9 @@ def log_probabilities(problem: IsingProblem) -> tuple[Tensor, Tensor]:
     """
     n = problem.num_spins
     if n > MAX_SPINS:
-        raise ProblemTooLargeError(f"{n} spins need 2^{n} states; enumeration takes {MAX_SPINS}; use the sampler 'exact'")
+        raise ProblemTooLargeError(
+            f"{n} spins need 2^{n} states; enumeration takes {MAX_SPINS}; use the sampler 'exact'"
+        )
     table = spin_table(n, dtype=problem.dtype, device=problem.device)
     rows = table.expand(*problem.batch_shape, *table.shape)
     scores = -problem.beta * problem.energy(rows)

@@ -33,7 +33,9 @@ def magnetization_from_samples(problem: IsingProblem, samples: Samples, gradient
     if gradient == "straight-through":
         return straight_through(problem, magnetization)
     if gradient != "covariance":
-        raise NotSupportedError(f"gradient {gradient!r} cannot be had from draws; use 'covariance' or 'straight-through'")
+        raise NotSupportedError(
+            f"gradient {gradient!r} cannot be had from draws; use 'covariance' or 'straight-through'"
+        )
     size = samples.effective_sample_size()
     if samples.spins.numel() and bool((size <= 1).any()):
         raise NotSupportedError(
@@ -57,7 +59,7 @@ class _CovarianceMagnetization(torch.autograd.Function):
         return magnetization.clone()
 
     @staticmethod
-    def backward(ctx, *grad_outputs: Tensor):  # type: ignore[override]
+    def backward(ctx, *grad_outputs: Tensor):
         (grad,) = grad_outputs
         spins, weights = ctx.saved_tensors
         projected = (spins @ grad.unsqueeze(-1)).squeeze(-1)

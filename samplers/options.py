@@ -42,9 +42,8 @@ def check_options(owner: Any) -> None:
                 f"{kind}: {field.name}={value!r}; it must be one of {', '.join(map(repr, choices))}"
                 f"{did_you_mean(value, choices)}"
             )
-        if isinstance(value, int | float):
-            if value != value or (low is not None and value < low) or (high is not None and value > high):
-                raise InvalidOptionError(f"{kind}: {field.name}={value!r}; it must be {_range(low, high)}")
+        if isinstance(value, int | float) and not _in_range(value, low, high):
+            raise InvalidOptionError(f"{kind}: {field.name}={value!r}; it must be {_range(low, high)}")
 
 
 def check_names(kind: type, given: Mapping[str, Any], spoken_name: str) -> None:
@@ -77,7 +76,13 @@ def _spoken(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
 
 
+def _in_range(value: float, low: float | None, high: float | None) -> bool:
+    return value == value and (low is None or value >= low) and (high is None or value <= high)
+
+
 def _range(low: float | None, high: float | None) -> str:
     if low is not None and high is not None:
         return f"between {low:g} and {high:g}"
+    if low is None and high is None:
+        return "a number, not NaN"
     return f"at least {low:g}" if low is not None else f"at most {high:g}"

@@ -108,8 +108,10 @@ class IsingProblem:
             return False
         if any(size != 1 for size in allowed.shape[:-2]) or allowed.shape[-2] != n:
             return False
-        if any(t is not None and t.ndim > order and t.shape[-order - 1] != 1
-               for t, order in ((self._couplings, 2), (self.triples, 3))):
+        if any(
+            t is not None and t.ndim > order and t.shape[-order - 1] != 1
+            for t, order in ((self._couplings, 2), (self.triples, 3))
+        ):
             return False
         triangle = torch.ones(n, n, dtype=torch.bool, device=allowed.device).tril()
         return torch.equal(allowed.reshape(n, n), triangle)
@@ -132,6 +134,7 @@ class IsingProblem:
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> "IsingProblem":
         """The same problem in another dtype or on another device (differentiable)."""
+
         def move(t: Tensor | None) -> Tensor | None:
             return None if t is None else t.to(device=device, dtype=dtype)
 
@@ -164,7 +167,7 @@ class IsingProblem:
         def cut(t: Tensor | None, order: int) -> Tensor | None:
             if t is None or t.ndim == order:
                 return t
-            own = t.shape[t.ndim - order:]
+            own = t.shape[t.ndim - order :]
             return t.expand(*self.batch_shape, *own)[index]
 
         return self._rebuilt(
@@ -185,7 +188,7 @@ class IsingProblem:
         def padded(t: Tensor | None, order: int) -> Tensor | None:
             if t is None:
                 return None
-            own = tuple(t.shape[t.ndim - order:])
+            own = tuple(t.shape[t.ndim - order :])
             return t.reshape(*([1] * (rank - (t.ndim - order))), *t.shape[: t.ndim - order], *own)
 
         couplings, triples = padded(self._couplings, 2), padded(self.triples, 3)
@@ -195,7 +198,7 @@ class IsingProblem:
         order = own_axes + shared_axes
         sizes = [self.batch_shape[a] for a in order]
         groups = math.prod(sizes[: len(own_axes)])
-        queries = math.prod(sizes[len(own_axes):])
+        queries = math.prod(sizes[len(own_axes) :])
 
         def gather(t: Tensor, tail: int) -> Tensor:
             axes = [*order, *range(rank, rank + tail)]
@@ -263,7 +266,7 @@ def _check_fields(fields: Tensor) -> None:
         kind = f"{fields.dtype} tensor" if isinstance(fields, Tensor) else type(fields).__name__
         raise InvalidProblemError(f"fields is a {kind}; it must be a floating-point torch tensor (*batch, n)")
     if fields.ndim == 0 or fields.shape[-1] == 0:
-        raise InvalidProblemError(f"fields has shape {tuple(fields.shape)}; it needs at least one spin on its last axis")
+        raise InvalidProblemError(f"fields has shape {tuple(fields.shape)}; its last axis needs at least one spin")
 
 
 def _check_finite(name: str, values: Tensor) -> None:
@@ -303,7 +306,7 @@ def _check_interaction(name: str, values: Tensor, fields: Tensor, order: int) ->
     # Symmetric in every neighbouring pair of axes is symmetric under all permutations.
     for axis in range(-order, -1):
         if not torch.equal(values, values.transpose(axis, axis + 1)):
-            worst = float((values - values.transpose(axis, axis + 1)).abs().max())
+            worst = float((values - values.transpose(axis, axis + 1)).detach().abs().max())
             raise InvalidProblemError(
                 f"{name} is not symmetric (largest difference {worst:.3g}); symmetrise it, e.g. J = (A + A.mT) / 2"
             )
@@ -321,5 +324,5 @@ def _check_device(name: str, values: Tensor, fields: Tensor) -> None:
 def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:
     if len(shape) > len(target):
         return False
-    tail = target[len(target) - len(shape):]
+    tail = target[len(target) - len(shape) :]
     return all(a == b or a == 1 for a, b in zip(shape, tail, strict=True))

@@ -37,12 +37,20 @@ class SamplerEntry:
 
 _BUILT_IN = (
     SamplerEntry("exact", "samplers.exact:ExactSampler", "summation over all 2^n states by two halves"),
-    SamplerEntry("annealing", "samplers.annealing:AnnealingSampler",
-                 "dwave-samplers' simulated annealing, ending at the requested β",
-                 aliases=("sa", "neal"), needs=("dimod", "dwave.samplers")),
+    SamplerEntry(
+        "annealing",
+        "samplers.annealing:AnnealingSampler",
+        "dwave-samplers' simulated annealing, ending at the requested β",
+        aliases=("sa", "neal"),
+        needs=("dimod", "dwave.samplers"),
+    ),
     SamplerEntry("dqa", "samplers.dqa:DQASampler", "simulated diabatic quantum anneal (state vector or Qiskit Aer)"),
-    SamplerEntry("dimod", "samplers.dimod_bridge:DimodSampler",
-                 "any dimod sampler object: get_sampler('dimod', sampler=…)", needs=("dimod",)),
+    SamplerEntry(
+        "dimod",
+        "samplers.dimod_bridge:DimodSampler",
+        "any dimod sampler object: get_sampler('dimod', sampler=…)",
+        needs=("dimod",),
+    ),
 )
 _entries: dict[str, SamplerEntry] = {entry.name: entry for entry in _BUILT_IN}
 _classes: dict[str, type[Sampler]] = {}

@@ -44,9 +44,7 @@ def stream_keys(key: int, streams: Int[Tensor, "*batch"]) -> NDArray[np.uint64]:
     )
 
 
-def uniforms(
-    key: int, streams: Int[Tensor, "*batch"], num_reads: int, counter: int = 0
-) -> NDArray[np.float64]:
+def uniforms(key: int, streams: Int[Tensor, "*batch"], num_reads: int, counter: int = 0) -> NDArray[np.float64]:
     """Uniform numbers in (0, 1), shape (*batch, num_reads); never 0 or 1. `counter` picks a fresh set."""
     reads = np.arange(num_reads, dtype=np.uint64)
     state = _absorb(stream_keys(key, streams)[..., None], reads)

@@ -1,0 +1,264 @@
+"""Bracket sequences: a seeded generator of well-nested words among fillers, and the match of every `)`.
+
+The law of a sequence of T tokens (the paper states none; arXiv 2606.12478, section 4.3, gives the task):
+
+1. the number of pairs n is Binomial(⌊T/2⌋, 1 − filler_share), given n ≥ 1;
+2. the brackets form a Dyck word drawn uniformly from the Catalan(n) words of n pairs;
+3. they stand at 2n of the T positions, every subset equally likely; each other position holds one of the ten
+   fillers, uniformly and independently.
+
+Splits are disjoint by content: a hash of the tokens alone, the same for every seed, assigns a sequence to train
+(eight tenths), validation or test (a tenth each). No run can have trained on the test sequences of another.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from samplers.errors import InvalidOptionError
+from samplers.streams import derive_key, mix64
+
+OPEN, CLOSE, FIRST_FILLER, NUM_FILLERS = 0, 1, 2, 10
+VOCABULARY = ("(", ")", *(f"f{i}" for i in range(NUM_FILLERS)))
+"""The token of every id: 0 is `(`, 1 is `)`, 2…11 are f0…f9."""
+IGNORE = -100
+"""The target at every position but a closing bracket (what `torch.nn.functional.cross_entropy` skips)."""
+
+Split = Literal["train", "validation", "test"]
+_SPLIT_OF_TENTH = np.array([2, 1, 0, 0, 0, 0, 0, 0, 0, 0])
+_SPLIT_NUMBER: dict[str, int] = {"train": 0, "validation": 1, "test": 2}
+_FEWEST_TO_SPLIT = 100
+_PROBE = 4000
+
+
+def dyck_words(pairs: int, count: int, rng: np.random.Generator) -> Bool[np.ndarray, "count twice_pairs"]:
+    """`count` independent uniform Dyck words of `pairs` pairs, True for `(`; cost O(count · pairs).
+
+    Cycle lemma (Dvoretzky and Motzkin 1947): of the 2n+1 rotations of any arrangement of n `(` and n+1 `)`, exactly
+    one is a Dyck word followed by `)`: the one that starts after the first lowest point. Each word has the same
+    number of arrangements, so a uniform arrangement gives a uniform word.
+    """
+    steps = np.repeat([True, False], [pairs, pairs + 1])
+    arranged = rng.permuted(np.tile(steps, (count, 1)), axis=1)
+    heights = np.cumsum(np.where(arranged, 1, -1), axis=1)
+    start = heights.argmin(axis=1) + 1
+    index = (start[:, None] + np.arange(2 * pairs)) % (2 * pairs + 1)
+    return np.take_along_axis(arranged, index, axis=1)
+
+
+@dataclass(frozen=True)
+class BracketLaw:
+    """The distribution of the module's docstring.
+
+    Args:
+        context: sequence length T ≥ 2.
+        filler_share: in [0, 0.95]; the expected share of fillers before the condition n ≥ 1 (an odd T has one more).
+    """
+
+    context: int
+    filler_share: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.context < 2:
+            raise InvalidOptionError(f"context is {self.context}; a bracket pair needs at least 2 positions")
+        if not 0 <= self.filler_share <= 0.95:
+            raise InvalidOptionError(f"filler_share is {self.filler_share}; it must be between 0 and 0.95")
+
+    def pair_probabilities(self) -> Float[np.ndarray, "pairs"]:
+        """P(n pairs) for n = 1…⌊T/2⌋."""
+        most, share = self.context // 2, self.filler_share
+        weights = [math.comb(most, n) * (1 - share) ** n * share ** (most - n) for n in range(1, most + 1)]
+        return np.array(weights) / math.fsum(weights)
+
+    def num_distinct(self) -> int:
+        """How many different sequences have a positive probability: Σ_n C(T, 2n) · Catalan(n) · 10^(T−2n)."""
+        t = self.context
+        fewest = 1 if self.filler_share > 0 else t // 2
+        return sum(
+            math.comb(t, 2 * n) * (math.comb(2 * n, n) // (n + 1)) * NUM_FILLERS ** (t - 2 * n)
+            for n in range(fewest, t // 2 + 1)
+        )
+
+    @functools.cached_property
+    def is_splittable(self) -> bool:
+        """False where there are too few different sequences to split: the sets then overlap.
+
+        That is fewer than 100 in all, or a split with less than a hundredth of the probability.
+        """
+        if self.num_distinct() < _FEWEST_TO_SPLIT:
+            return False
+        probe = split_of(self.draw(_PROBE, np.random.default_rng(0)))
+        return bool((np.bincount(probe, minlength=3) >= _PROBE // 100).all())
+
+    def draw(self, count: int, rng: np.random.Generator) -> Int[np.ndarray, "count context"]:
+        """`count` independent sequences of token ids (int64)."""
+        probabilities = self.pair_probabilities()
+        pairs = 1 + rng.choice(len(probabilities), size=count, p=probabilities)
+        tokens = FIRST_FILLER + rng.integers(NUM_FILLERS, size=(count, self.context))
+        places = rng.random((count, self.context)).argsort(axis=1)
+        for n in np.unique(pairs):
+            (rows,) = np.nonzero(pairs == n)
+            words = np.where(dyck_words(int(n), len(rows), rng), OPEN, CLOSE)
+            tokens[rows[:, None], np.sort(places[rows, : 2 * n], axis=1)] = words
+        return tokens
+
+    def draw_split(self, split: Split, count: int, rng: np.random.Generator) -> Int[np.ndarray, "count context"]:
+        """`count` independent sequences from the law given that they belong to `split`.
+
+        Where the law is not splittable, from the law itself.
+        """
+        if not self.is_splittable:
+            return self.draw(count, rng)
+        kept: list[NDArray[np.int64]] = []
+        missing = count
+        share = 0.8 if split == "train" else 0.1
+        while missing > 0:
+            drawn = self.draw(int(1.2 * missing / share) + 8, rng)
+            kept.append(drawn[split_of(drawn) == _SPLIT_NUMBER[split]][:missing])
+            missing -= len(kept[-1])
+        return np.concatenate(kept) if kept else self.draw(0, rng)
+
+
+def split_of(tokens: Int[np.ndarray, "count context"]) -> Int[np.ndarray, "count"]:
+    """0 train, 1 validation, 2 test: where each sequence belongs, by a hash of its content."""
+    state = np.full(len(tokens), tokens.shape[1], dtype=np.uint64)
+    for column in tokens.T.astype(np.uint64):
+        state = mix64(state + column + np.uint64(1))
+    return _SPLIT_OF_TENTH[(state % np.uint64(10)).astype(np.int64)]
+
+
+def matches(tokens: Int[np.ndarray, "count context"]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Targets and nesting depths (count, T).
+
+    Returns:
+        targets: at each `)` the index of its `(`; `IGNORE` elsewhere.
+        depths: at each `)` how many pairs enclose it, its own included (1 is outermost); 0 elsewhere.
+    """
+    count, context = tokens.shape
+    rows = np.arange(count)
+    targets = np.full((count, context), IGNORE, dtype=np.int64)
+    depths = np.zeros((count, context), dtype=np.int64)
+    stack = np.zeros((count, context + 1), dtype=np.int64)
+    height = np.zeros(count, dtype=np.int64)
+    for position in range(context):
+        opens, closes = tokens[:, position] == OPEN, tokens[:, position] == CLOSE
+        stack[rows[opens], height[opens]] = position
+        depths[closes, position] = height[closes]
+        height += opens.astype(np.int64) - closes
+        if (height < 0).any():
+            raise InvalidOptionError(f"a sequence closes a bracket at position {position} that was never opened")
+        targets[closes, position] = stack[rows[closes], height[closes]]
+    return targets, depths
+
+
+@dataclass(frozen=True)
+class BracketBatch:
+    """Tokens, targets and depths, each (batch, context) int64; see `matches`."""
+
+    tokens: Int[Tensor, "batch context"]
+    targets: Int[Tensor, "batch context"]
+    depths: Int[Tensor, "batch context"]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: slice | Tensor) -> "BracketBatch":
+        return BracketBatch(self.tokens[index], self.targets[index], self.depths[index])
+
+    def to(self, device: torch.device | str) -> "BracketBatch":
+        return BracketBatch(self.tokens.to(device), self.targets.to(device), self.depths.to(device))
+
+    @property
+    def distances(self) -> Int[Tensor, "batch context"]:
+        """t − match at each `)`; 0 elsewhere."""
+        positions = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return torch.where(self.targets == IGNORE, 0, positions - self.targets)
+
+    @classmethod
+    def of(cls, tokens: Int[np.ndarray, "batch context"]) -> "BracketBatch":
+        targets, depths = matches(tokens)
+        return cls(torch.from_numpy(tokens), torch.from_numpy(targets), torch.from_numpy(depths))
+
+
+class BracketData:
+    """The three splits of a law. Every batch and set is a pure function of its seed (and step).
+
+    Args:
+        law: the distribution.
+        validation_size, test_size: sequences in each held-out set, drawn independently (so a short context repeats
+            some).
+        train_size: sequences in a fixed training set; None draws fresh ones at every step.
+        seed: of the held-out sets and the fixed training set.
+    """
+
+    def __init__(
+        self,
+        law: BracketLaw,
+        *,
+        validation_size: int = 1000,
+        test_size: int = 2000,
+        train_size: int | None = None,
+        seed: int = 0,
+    ):
+        for name, size in (("validation_size", validation_size), ("test_size", test_size), ("train_size", train_size)):
+            if size is not None and size < 1:
+                raise InvalidOptionError(f"{name} is {size}; it must be at least 1")
+        self.law, self.train_size, self.seed = law, train_size, seed
+        self._sizes: dict[str, int] = {"validation": validation_size, "test": test_size}
+
+    @functools.cached_property
+    def validation(self) -> BracketBatch:
+        return self._set("validation", self._sizes["validation"])
+
+    @functools.cached_property
+    def test(self) -> BracketBatch:
+        return self._set("test", self._sizes["test"])
+
+    @functools.cached_property
+    def train(self) -> BracketBatch | None:
+        """The fixed training set, None where every step draws fresh sequences."""
+        return None if self.train_size is None else self._set("train", self.train_size)
+
+    def _set(self, split: Split, size: int) -> BracketBatch:
+        rng = np.random.default_rng(derive_key(self.seed, _SPLIT_NUMBER[split]))
+        return BracketBatch.of(self.law.draw_split(split, size, rng))
+
+    def train_batch(self, batch_size: int, *, seed: int, step: int) -> BracketBatch:
+        """The training batch of `step`: fresh sequences, or the fixed set in a new order at every pass."""
+        if self.train is None:
+            rng = np.random.default_rng(derive_key(seed, 3, step))
+            return BracketBatch.of(self.law.draw_split("train", batch_size, rng))
+        size = len(self.train)
+        place = np.arange(step * batch_size, (step + 1) * batch_size)
+        order = [_shuffled(size, seed, int(p)) for p in np.unique(place // size)]
+        index = np.concatenate(order)[place - size * int(place[0] // size)]
+        return self.train[torch.from_numpy(index)]
+
+    def remark(self) -> str | None:
+        """What a reader of the results must know about the splits, or None."""
+        distinct = self.law.num_distinct()
+        if not self.law.is_splittable:
+            return (
+                f"only {distinct} different sequences exist at context {self.law.context} with filler share "
+                f"{self.law.filler_share:g}: training and test sequences overlap"
+            )
+        for name in ("validation", "test"):
+            data: BracketBatch = getattr(self, name)
+            different = len(torch.unique(data.tokens, dim=0))
+            if different < 0.5 * len(data):
+                return (
+                    f"the {len(data)} {name} sequences are {different} different ones, for only {distinct} exist "
+                    f"at context {self.law.context}; none of them is in the training data"
+                )
+        return None
+
+
+def _shuffled(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    return np.random.default_rng(derive_key(seed, 4, epoch)).permutation(size)

@@ -1,0 +1,218 @@
+"""Bracket data: the law that is documented is the law that is drawn, splits are disjoint, nothing else is random."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from ising_attn.lab.brackets import (
+    CLOSE,
+    FIRST_FILLER,
+    IGNORE,
+    NUM_FILLERS,
+    OPEN,
+    VOCABULARY,
+    BracketBatch,
+    BracketData,
+    BracketLaw,
+    dyck_words,
+    matches,
+    split_of,
+)
+from samplers import InvalidOptionError
+
+
+def all_dyck_words(pairs: int) -> list[tuple[bool, ...]]:
+    words = set(itertools.permutations([True] * pairs + [False] * pairs))
+    return sorted(w for w in words if min(np.cumsum(np.where(w, 1, -1))) >= 0)
+
+
+def word_p_value(words: np.ndarray, pairs: int) -> float:
+    known = all_dyck_words(pairs)
+    seen = dict.fromkeys(known, 0)
+    for word in words:
+        seen[tuple(word.tolist())] += 1
+    return float(stats.chisquare(list(seen.values())).pvalue)
+
+
+def random_walk_words(pairs: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """A wrong generator: a fair coin wherever both brackets are possible. Well nested, not uniform."""
+    words = np.zeros((count, 2 * pairs), dtype=bool)
+    for row in range(count):
+        opened = height = 0
+        for position in range(2 * pairs):
+            up = opened < pairs and (height == 0 or rng.random() < 0.5)
+            words[row, position] = up
+            opened, height = opened + up, height + (1 if up else -1)
+    return words
+
+
+def matches_by_stack(tokens: list[int]) -> tuple[list[int], list[int]]:
+    targets, depths, stack = [IGNORE] * len(tokens), [0] * len(tokens), []
+    for position, token in enumerate(tokens):
+        if token == OPEN:
+            stack.append(position)
+        elif token == CLOSE:
+            depths[position] = len(stack)
+            targets[position] = stack.pop()
+    assert not stack
+    return targets, depths
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 3, 4])
+def test_words_are_uniform_over_all_dyck_words(pairs):
+    words = dyck_words(pairs, 14_000, np.random.default_rng(pairs))
+    assert words.shape == (14_000, 2 * pairs)
+    assert pairs == 1 or word_p_value(words, pairs) > 1e-3
+
+
+def test_the_uniformity_test_rejects_a_coin_flipping_generator():
+    words = random_walk_words(3, 14_000, np.random.default_rng(0))
+    assert word_p_value(words, 3) < 1e-6
+
+
+@pytest.mark.parametrize("context", [2, 3, 4, 5, 8, 17, 64])
+@pytest.mark.parametrize("filler_share", [0.0, 0.25, 0.95])
+def test_every_sequence_is_well_nested_with_at_least_one_pair(context, filler_share):
+    tokens = BracketLaw(context, filler_share).draw(300, np.random.default_rng(1))
+    assert tokens.shape == (300, context) and tokens.min() >= 0 and tokens.max() < len(VOCABULARY)
+    height = np.cumsum(np.where(tokens == OPEN, 1, np.where(tokens == CLOSE, -1, 0)), axis=1)
+    assert height.min() >= 0 and not height[:, -1].any()
+    assert (tokens == OPEN).any(axis=1).all()
+    if filler_share == 0:
+        assert ((tokens >= FIRST_FILLER).sum(axis=1) == context % 2).all()
+
+
+def test_number_of_pairs_follows_the_documented_law():
+    law = BracketLaw(9, filler_share=0.4)
+    pairs = (law.draw(20_000, np.random.default_rng(2)) == OPEN).sum(axis=1)
+    binomial = stats.binom.pmf(np.arange(1, 5), 4, 0.6)
+    expected = binomial / binomial.sum()
+    np.testing.assert_allclose(law.pair_probabilities(), expected, rtol=1e-12)
+    seen = np.bincount(pairs, minlength=5)[1:]
+    assert stats.chisquare(seen, 20_000 * expected).pvalue > 1e-3
+    assert stats.chisquare(seen, 20_000 * np.roll(expected, 1)).pvalue < 1e-6
+
+
+def test_places_of_brackets_and_kinds_of_fillers_are_uniform():
+    tokens = BracketLaw(6, filler_share=0.5).draw(30_000, np.random.default_rng(3))
+    tokens = tokens[(tokens == OPEN).sum(axis=1) == 1]
+    places = (tokens < FIRST_FILLER) @ (1 << np.arange(6))
+    seen = [int((places == (1 << a) + (1 << b)).sum()) for a, b in itertools.combinations(range(6), 2)]
+    assert sum(seen) == len(tokens) and stats.chisquare(seen).pvalue > 1e-3
+    fillers = np.bincount(tokens[tokens >= FIRST_FILLER] - FIRST_FILLER, minlength=NUM_FILLERS)
+    assert stats.chisquare(fillers).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("context", "share"), [(2, 0.25), (3, 0.25), (3, 0.0), (4, 0.0), (6, 0.0), (4, 0.5)])
+def test_count_of_distinct_sequences_is_what_can_be_drawn(context, share):
+    law = BracketLaw(context, share)
+    drawn = law.draw(20_000, np.random.default_rng(4))
+    assert law.num_distinct() == len(np.unique(drawn, axis=0))
+
+
+def test_targets_and_depths_are_those_of_a_stack():
+    tokens = BracketLaw(16, 0.2).draw(200, np.random.default_rng(5))
+    targets, depths = matches(tokens)
+    for row in range(200):
+        assert (targets[row].tolist(), depths[row].tolist()) == matches_by_stack(tokens[row].tolist())
+
+
+def test_the_example_of_the_paper():
+    """Figure 5 of arXiv 2606.12478: ( ) ( ( ( ( f9 ( f5 ( ) ) ) ) ) )."""
+    text = ["(", ")", "(", "(", "(", "(", "f9", "(", "f5", "(", ")", ")", ")", ")", ")", ")"]
+    batch = BracketBatch.of(np.array([[VOCABULARY.index(t) for t in text]]))
+    closing = {q: k for q, k in enumerate(batch.targets[0].tolist()) if k != IGNORE}
+    assert closing == {1: 0, 10: 9, 11: 7, 12: 5, 13: 4, 14: 3, 15: 2}
+    assert batch.depths[0][[1, 10, 15]].tolist() == [1, 6, 1]
+    assert batch.distances[0][[0, 1, 10, 15]].tolist() == [0, 1, 1, 13]
+
+
+def test_a_bracket_that_was_never_opened_is_refused():
+    with pytest.raises(InvalidOptionError, match="position 0"):
+        matches(np.array([[CLOSE, OPEN]]))
+
+
+@pytest.mark.parametrize("train_size", [None, 3000])
+def test_splits_share_no_sequence_whatever_the_seeds(train_size):
+    def rows(tokens: torch.Tensor) -> set[bytes]:
+        return {row.tobytes() for row in tokens.numpy()}
+
+    data = BracketData(BracketLaw(5, 0.5), validation_size=500, test_size=700, train_size=train_size, seed=1)
+    other = BracketData(BracketLaw(5, 0.5), validation_size=500, test_size=700, train_size=train_size, seed=2)
+    train = set().union(*(rows(data.train_batch(300, seed=7, step=s).tokens) for s in range(10)))
+    assert (len(data.validation), len(data.test)) == (500, 700)
+    for held_out in (data.validation, data.test, other.validation, other.test):
+        assert not train & rows(held_out.tokens)
+    assert not rows(data.validation.tokens) & rows(other.test.tokens)
+
+
+def test_a_split_holds_its_share_of_the_law():
+    tokens = BracketLaw(12).draw(30_000, np.random.default_rng(6))
+    shares = np.bincount(split_of(tokens), minlength=3)
+    assert stats.chisquare(shares, np.array([0.8, 0.1, 0.1]) * 30_000).pvalue > 1e-3
+    test = BracketLaw(12).draw_split("test", 4000, np.random.default_rng(7))
+    pairs = np.bincount((test == OPEN).sum(axis=1), minlength=7)[2:]
+    expected = BracketLaw(12).pair_probabilities()[1:]
+    assert stats.chisquare(pairs, pairs.sum() * expected / expected.sum()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("context", "share"), [(2, 0.25), (3, 0.25), (4, 0.0), (8, 0.0)])
+def test_where_too_few_sequences_exist_the_overlap_is_told(context, share):
+    data = BracketData(BracketLaw(context, share), validation_size=20, test_size=20)
+    assert not data.law.is_splittable
+    assert len(data.train_batch(16, seed=0, step=0)) == 16 and len(data.test) == 20
+    remark = data.remark()
+    assert remark is not None and f"only {data.law.num_distinct()} different" in remark and "overlap" in remark
+
+
+def test_where_the_held_out_sequences_repeat_it_is_told_and_where_not_there_is_no_remark():
+    remark = BracketData(BracketLaw(4, 0.5), test_size=2000).remark()
+    assert remark is not None and "none of them is in the training data" in remark
+    assert BracketData(BracketLaw(8)).remark() is None
+
+
+def test_batches_depend_on_seed_and_step_alone():
+    first, second = (BracketData(BracketLaw(8), seed=3) for _ in range(2))
+    second.train_batch(32, seed=0, step=99)
+    assert torch.equal(first.train_batch(32, seed=0, step=5).tokens, second.train_batch(32, seed=0, step=5).tokens)
+    drawn = [first.train_batch(32, seed=s, step=t).tokens for s in range(3) for t in range(3)]
+    assert all(not torch.equal(a, b) for a, b in itertools.combinations(drawn, 2))
+
+
+@pytest.mark.parametrize("batch_size", [7, 25, 40])
+def test_a_fixed_training_set_is_passed_through_in_a_new_order_each_time(batch_size):
+    data = BracketData(BracketLaw(12), train_size=25)
+    assert data.train is not None
+    steps = math.lcm(25, batch_size) // batch_size
+    seen = torch.cat([data.train_batch(batch_size, seed=1, step=s).tokens for s in range(steps)])
+    passes = seen.reshape(-1, 25, 12)
+    for one in passes:
+        assert sorted(one.tolist()) == sorted(data.train.tokens.tolist())
+    assert not torch.equal(passes[0], data.train.tokens)
+    assert len(passes) == 1 or not torch.equal(passes[0], passes[1])
+
+
+def test_no_global_generator_is_moved():
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    data = BracketData(BracketLaw(8), train_size=50)
+    data.train_batch(16, seed=0, step=0)
+    assert len(data.test) and torch.equal(torch_state, torch.get_rng_state())
+    assert (np.random.get_state()[1] == numpy_state).all()  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BracketLaw(1), "at least 2"),
+        (lambda: BracketLaw(8, filler_share=1.0), "between 0 and 0.95"),
+        (lambda: BracketLaw(8, filler_share=float("nan")), "between 0 and 0.95"),
+        (lambda: BracketData(BracketLaw(8), test_size=0), "test_size is 0"),
+    ],
+)
+def test_values_out_of_range_are_refused(make, message):
+    with pytest.raises(InvalidOptionError, match=message):
+        make()

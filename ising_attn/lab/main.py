@@ -1,0 +1,48 @@
+"""The outermost frame of a command: expected errors become one or two sentences and an exit code."""
+
+import os
+import sys
+from collections.abc import Callable
+
+import torch
+
+from samplers.errors import IsingAttnError
+
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+
+def run_main(main: Callable[[], int | None], *, debug: bool | None = None) -> int:
+    """Run a command's main function and return its exit code, for `sys.exit(run_main(main))`.
+
+    Errors raised on purpose (`IsingAttnError`), those of files and of memory are said on stderr in a sentence or
+    two, without a traceback unless `debug` (by default: `--debug` is on the command line). Any other exception is
+    a defect and keeps its traceback.
+    """
+    debug = "--debug" in sys.argv[1:] if debug is None else debug
+    try:
+        return main() or 0
+    except KeyboardInterrupt as error:
+        if debug:
+            raise
+        return _say(str(error) or "interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output is gone (`… | head`); keep Python from complaining once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except (IsingAttnError, OSError, MemoryError, torch.OutOfMemoryError) as error:
+        if debug:
+            raise
+        return _say(_sentence(error), EXIT_FAILED)
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return "out of memory; use a smaller --batch-size or --context, or --device=cpu"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def _say(text: str, code: int) -> int:
+    sys.stderr.write(f"error: {text}\n" if code != EXIT_INTERRUPTED else f"\n{text}\n")
+    return code

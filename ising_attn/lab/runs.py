@@ -1,0 +1,219 @@
+"""The run folder: where one experiment keeps its settings, surroundings, numbers, weights and plots."""
+
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import platform
+import secrets
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import filelock
+import torch
+
+from ising_attn.lab.errors import RunFolderError
+from ising_attn.lab.files import dump_json, replacing, write_bytes, write_json
+
+_RECORDED_PACKAGES = (
+    "ising-attn", "torch", "numpy", "scipy", "numba", "dimod", "dwave-samplers", "dwave-system", "qiskit", "qiskit-aer",
+    "qiskit-aer-gpu",
+)  # fmt: skip
+
+
+class RunFolder:
+    """One run on disk, held by one process: config.json, environment.json, metrics.jsonl, checkpoints/, plots/,
+    summary.json. Every file is written whole (atomically); metrics.jsonl grows line by line.
+
+    Make one with `RunFolder.create` and use it as a context manager, so that the lock is given back:
+
+        with RunFolder.create(settings.out, config=settings, name="brackets") as run:
+            run.log(step=10, loss=0.3)
+            run.write_summary({"test_accuracy": 0.99})
+    """
+
+    def __init__(self, path: Path, lock: filelock.BaseFileLock):
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path | None = None,
+        *,
+        config: Mapping[str, Any],
+        name: str = "run",
+        resume: bool = False,
+        device: torch.device | str = "cpu",
+    ) -> Self:
+        """Make the folder (or, with `resume`, take up an existing one), lock it, write config and environment.
+
+        Args:
+            path: the folder; by default runs/NAME-DATE-ID under the working directory.
+            config: settings as plain values; see `config.settings_to_dict`.
+            resume: go on in a folder that has a run. Without it, such a folder is refused, never overwritten.
+
+        Raises:
+            RunFolderError: the folder holds a run already, is used by another process, or is not a run folder.
+        """
+        folder = default_path(name) if path is None else Path(path)
+        has_run = (folder / "config.json").exists()
+        if folder.exists() and not folder.is_dir():
+            raise RunFolderError(f"{folder} is a file; give a folder with --out")
+        if has_run and not resume:
+            raise RunFolderError(f"{folder} holds a run already; continue it with --resume, or give another --out")
+        if resume and not has_run:
+            raise RunFolderError(f"{folder} holds no run to resume (no config.json); leave --resume out to start one")
+        if not has_run and folder.is_dir() and any(f.name != ".lock" for f in folder.iterdir()):
+            raise RunFolderError(f"{folder} is not empty and is no run folder; give another --out")
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(folder / ".lock")
+        try:
+            lock.acquire(blocking=False)
+        except filelock.Timeout:
+            raise RunFolderError(f"{folder} is in use by another process; wait for it, or give another --out") from None
+        run = cls(folder.resolve(), lock)
+        if has_run:
+            run._drop_torn_line()
+        run.checkpoints.mkdir(exist_ok=True)
+        run.plots.mkdir(exist_ok=True)
+        run._record_environment(device, append=has_run)
+        run.write_json("config.json", config)
+        return run
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def plots(self) -> Path:
+        return self.path / "plots"
+
+    def log(self, **row: Any) -> None:
+        """Append one row to metrics.jsonl."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(dump_json(row) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl so far."""
+        return read_metrics(self.path)
+
+    def keep_metrics(self, keep: Callable[[dict[str, Any]], bool]) -> None:
+        """Drop the rows for which `keep` is false: those after the checkpoint from which a run goes on."""
+        rows = [row for row in self.metrics() if keep(row)]
+        write_bytes(self.path / "metrics.jsonl", "".join(dump_json(row) + "\n" for row in rows).encode())
+
+    def write_json(self, name: str, value: Any) -> None:
+        write_json(self.path / name, value)
+
+    def read_json(self, name: str) -> Any:
+        return read_json(self.path / name)
+
+    def write_summary(self, values: Mapping[str, Any]) -> None:
+        """Write summary.json, the final numbers of the run."""
+        self.write_json("summary.json", values)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _drop_torn_line(self) -> None:
+        """A process killed while it wrote leaves half a line at the end."""
+        file = self.path / "metrics.jsonl"
+        if file.exists() and not (content := file.read_bytes()).endswith(b"\n"):
+            write_bytes(file, content[: content.rfind(b"\n") + 1])
+
+    def _record_environment(self, device: torch.device | str, *, append: bool) -> None:
+        file = self.path / "environment.json"
+        record = environment(device)
+        if append and file.exists():
+            before = read_json(file)
+            record["resumed_from"] = [*before.pop("resumed_from", []), before]
+        write_json(file, record)
+
+
+def default_path(name: str) -> Path:
+    """runs/NAME-DATE-ID: sorted by time, and never met twice."""
+    return Path("runs") / f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics.jsonl; none where there is no such file."""
+    file = Path(folder) / "metrics.jsonl"
+    if not file.exists():
+        return []
+    rows = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            raise RunFolderError(f"line {number} of {file} is not JSON; remove that line") from None
+    return rows
+
+
+def read_json(path: str | Path) -> Any:
+    """The content of a JSON file of a run folder."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunFolderError(f"{path} does not exist; is {Path(path).parent} a run folder?") from None
+    except ValueError as error:
+        raise RunFolderError(f"{path} is not valid JSON ({error})") from None
+
+
+def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """What a run depended on: versions, commit, device, threads and command line."""
+    device = torch.device(device)
+    return {
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": shlex.join([Path(sys.executable).name, *sys.argv]),
+        "working_directory": str(Path.cwd()),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "device": str(device),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        "cuda": torch.version.cuda,
+        "threads": torch.get_num_threads(),
+        "versions": {name: version for name in _RECORDED_PACKAGES if (version := _version(name))},
+    }
+
+
+def _version(package: str) -> str | None:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that is running, "-dirty" where files differ; None outside a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", root, *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+__all__ = ["RunFolder", "default_path", "environment", "read_json", "read_metrics", "replacing"]

@@ -1,0 +1,83 @@
+"""The command `ising-attn EXPERIMENT …`: finds an experiment's script and runs it as `python` would."""
+
+import ast
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from samplers.errors import did_you_mean
+
+_USAGE = "usage: ising-attn EXPERIMENT [OPTIONS …]\n       ising-attn EXPERIMENT --help"
+
+
+def experiments_folder() -> Path | None:
+    """Where the scripts are: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    for folder in (package / "experiments", package.parent / "experiments"):
+        if any(_scripts_in(folder)):
+            return folder
+    return None
+
+
+def experiments() -> dict[str, Path]:
+    """Every experiment's name and script, by name."""
+    folder = experiments_folder()
+    return {} if folder is None else {path.stem.replace("_", "-"): path for path in _scripts_in(folder)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the experiment named first with the arguments that follow; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    known = experiments()
+    if not given or given[0] in ("-h", "--help"):
+        sys.stdout.write(_help(known))
+        return 0
+    if given[0] in ("-V", "--version"):
+        sys.stdout.write(f"ising-attn {_version()}\n")
+        return 0
+    name = given[0].replace("_", "-")
+    if name not in known:
+        listed = ", ".join(known) or "none is installed"
+        sys.stderr.write(f"no experiment is named {given[0]!r}{did_you_mean(name, known)}; known: {listed}\n")
+        return 2
+    return _run(known[name], given[1:])
+
+
+def _run(script: Path, arguments: Sequence[str]) -> int:
+    saved, sys.argv = sys.argv, [str(script), *arguments]
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            return int(stop.code or 0)
+        sys.stderr.write(f"{stop.code}\n")
+        return 1
+    finally:
+        sys.argv = saved
+    return 0
+
+
+def _help(known: dict[str, Path]) -> str:
+    width = max((len(name) for name in known), default=0)
+    lines = [f"  {name:<{width}}  {_summary(path)}" for name, path in known.items()]
+    return "\n".join([_USAGE, "", "experiments:", *(lines or ["  none is installed"]), ""])
+
+
+def _summary(script: Path) -> str:
+    """The first line of a script's docstring; the script is not run."""
+    text = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
+    return text.strip().split("\n")[0]
+
+
+def _scripts_in(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.glob("*.py") if not p.name.startswith("_"))
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("ising-attn")
+    except PackageNotFoundError:
+        return "(not installed: a checkout)"

@@ -35,7 +35,9 @@ class Samples:
 
     def magnetization(self) -> Float[Tensor, "*batch n"]:
         """⟨s_j⟩ = Σ_r w_r s_rj / Σ_r w_r."""
-        return (self._normalised().unsqueeze(-2) @ self.spins.to(self.weights.dtype)).squeeze(-2)
+        mean = (self._normalised().unsqueeze(-2) @ self.spins.to(self.weights.dtype)).squeeze(-2)
+        # A sum of rounded weights may pass 1 by an ulp.
+        return mean.clamp(-1, 1)
 
     def correlations(self) -> Float[Tensor, "*batch n n"]:
         """⟨s_j s_k⟩ = Σ_r w_r s_rj s_rk / Σ_r w_r; 1 on the diagonal."""

@@ -17,15 +17,16 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 def mix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The SplitMix64 finaliser, a bijection of 64-bit words in which every input bit matters."""
+    x = np.asarray(x)  # numpy turns arrays without axes into scalars, whose overflow warns
     with np.errstate(over="ignore"):
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    return np.asarray(x ^ (x >> np.uint64(31)))
 
 
 def _absorb(state: NDArray[np.uint64], word: NDArray[np.uint64]) -> NDArray[np.uint64]:
     with np.errstate(over="ignore"):
-        return mix64(state ^ mix64(word + _GOLDEN))
+        return mix64(np.asarray(state ^ mix64(np.asarray(word + _GOLDEN))))
 
 
 def derive_key(seed: int, *words: int) -> int:

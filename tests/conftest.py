@@ -3,6 +3,6 @@
 import torch
 from jaxtyping import install_import_hook
 
-_hook = install_import_hook(["samplers", "ising_attn", "models"], "beartype.beartype")
+_hook = install_import_hook(["samplers", "ising_attn", "models"], "shape_checker.check")
 
 torch.set_num_threads(1)

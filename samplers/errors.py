@@ -28,6 +28,10 @@ class NotSupportedError(IsingAttnError, NotImplementedError):
     """The sampler cannot do this by its nature (an optimiser asked for marginals, …)."""
 
 
+class EngineError(IsingAttnError, RuntimeError):
+    """A simulator or a device answered with something that cannot be used."""
+
+
 class MissingDependencyError(IsingAttnError, ImportError):
     """An optional package is absent."""
 

@@ -133,7 +133,7 @@ class Sampler(abc.ABC):
         if not isinstance(reads, int) or isinstance(reads, bool) or reads < 1:
             raise InvalidOptionError(f"num_reads is {reads!r}; it must be an integer of at least 1")
         if not self.capabilities.can_sample:
-            raise NotSupportedError(f"{self._spoken()} gives marginals but no draws; use 'exact' or 'gibbs'")
+            raise NotSupportedError(self._no_draws())
         self._check(problem)
         key, started = self._next_key(seed), time.perf_counter()
         self.last_info = self._provenance(problem, seed)
@@ -253,6 +253,10 @@ class Sampler(abc.ABC):
             "num_problems": problem.num_problems,
             "num_spins": problem.num_spins,
         }
+
+    def _no_draws(self) -> str:
+        """Why there are no draws, where `capabilities.can_sample` is false."""
+        return f"{self._spoken()} gives marginals but no draws; use 'exact' or 'gibbs'"
 
     def _spoken(self) -> str:
         return f"the sampler {self.name or type(self).__name__!r}"

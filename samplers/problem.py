@@ -202,7 +202,7 @@ class IsingProblem:
 
         def gather(t: Tensor, tail: int) -> Tensor:
             axes = [*order, *range(rank, rank + tail)]
-            return t.permute(axes).reshape(groups, queries, *t.shape[rank:])
+            return t.permute(axes).reshape((groups, queries, *t.shape[rank:]))
 
         def gather_interaction(t: Tensor | None, tail: int) -> Tensor | None:
             if t is None:
@@ -257,8 +257,8 @@ class GroupedProblem:
         """Bring per-problem values (G, Q, *rest) back to (*batch, *rest)."""
         rank, rest = len(self._order), tuple(values.shape[2:])
         inverse = [self._order.index(a) for a in range(rank)]
-        unfolded = values.reshape(*self._sizes, *rest)
-        return unfolded.permute([*inverse, *range(rank, rank + len(rest))])
+        unfolded = values.reshape((*self._sizes, *rest))
+        return unfolded.permute((*inverse, *range(rank, rank + len(rest))))
 
 
 def _check_fields(fields: Tensor) -> None:

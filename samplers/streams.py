@@ -33,7 +33,11 @@ def derive_key(seed: int, *words: int) -> int:
     """A 64-bit key from a seed (any integer) and further integers, e.g. a call number."""
     state = np.zeros(1, dtype=np.uint64)
     for word in (seed, *words):
-        state = _absorb(state, np.array([word % 2**64], dtype=np.uint64))
+        while True:
+            state = _absorb(state, np.array([word % 2**64], dtype=np.uint64))
+            word >>= 64
+            if word in (0, -1):
+                break
     return int(state[0])
 
 

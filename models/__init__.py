@@ -1,1 +1,25 @@
 """Assemblies: whole models built from ising_attn."""
+
+from models.block import DecoderBlock, gelu_feed_forward
+from models.bracket_matcher import BracketMatcher, BracketMatcherConfig
+from models.char_lm import CharLM, CharLMConfig
+from models.config import AttentionConfig, DecoderConfig
+from models.decoder import Decoder
+from models.registry import MODELS, model_from_config
+
+# `models` is a common name: `ising_attn.require_own_package` looks for this mark.
+ISING_ATTN_PACKAGE = True
+
+__all__ = [
+    "MODELS",
+    "AttentionConfig",
+    "BracketMatcher",
+    "BracketMatcherConfig",
+    "CharLM",
+    "CharLMConfig",
+    "Decoder",
+    "DecoderBlock",
+    "DecoderConfig",
+    "gelu_feed_forward",
+    "model_from_config",
+]

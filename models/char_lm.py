@@ -1,0 +1,65 @@
+"""`CharLM`: a causal character language model."""
+
+import dataclasses
+from typing import ClassVar
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from models.config import DecoderConfig
+from models.decoder import Decoder
+from samplers.errors import InvalidOptionError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CharLMConfig(DecoderConfig):
+    """Defaults are those of the paper (arXiv 2606.12478, section 4.1) at T = 12, with its 61 characters."""
+
+    model: ClassVar[str] = "char-lm"
+    vocabulary: int = 61
+    context: int = 12
+    embed_dim: int = 64
+    feed_forward: int = 128
+    dropout: float = 0.1
+
+
+class CharLM(Decoder):
+    """Logits (batch, T, vocabulary) of the next character at every position."""
+
+    Config: ClassVar[type[DecoderConfig]] = CharLMConfig
+
+    def _num_classes(self, config: DecoderConfig) -> int:
+        return config.vocabulary
+
+    @torch.no_grad()
+    def generate(
+        self,
+        tokens: Int[Tensor, "batch t"],
+        length: int,
+        *,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> Int[Tensor, "batch longer"]:
+        """Append `length` characters drawn one by one, each from the last `context` characters.
+
+        Args:
+            tokens: (batch, T) prompts, T of at least 1.
+            temperature: divides the logits; 0 takes the likeliest character.
+            generator: the source of randomness; None is torch's global one.
+        """
+        if temperature < 0:
+            raise InvalidOptionError(f"temperature={temperature!r}; it must be at least 0")
+        was_training = self.training
+        self.eval()
+        try:
+            for _ in range(length):
+                logits = self(tokens[:, -self.config.context :])[:, -1].float()
+                if temperature == 0:
+                    drawn = logits.argmax(-1, keepdim=True)
+                else:
+                    drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+                tokens = torch.cat([tokens, drawn.to(tokens.dtype)], -1)
+        finally:
+            self.train(was_training)
+        return tokens

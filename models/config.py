@@ -1,0 +1,104 @@
+"""Model configurations: frozen dataclasses that go to JSON and back, and models made from them.
+
+A checkpoint stores `model.config.to_dict()`; `model_from_config` makes that model again and refuses what it does
+not know. The sampler is no part of a configuration: the same weights run with any.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+from ising_attn import Attention, Sampler, make_attention
+from samplers.errors import InvalidOptionError, did_you_mean
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Base of all configurations."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`.
+
+        Raises:
+            InvalidOptionError: a key that the configuration does not have.
+        """
+        known = {field.name: field for field in dataclasses.fields(cls)}
+        for name in values:
+            if name not in known:
+                raise InvalidOptionError(
+                    f"{cls.__name__} has no field {name!r}{did_you_mean(str(name), known)}; its fields are "
+                    f"{', '.join(known)}"
+                )
+        return cls(**values)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionConfig(Config):
+    """What the attention slot holds; None leaves an option at the kind's own default.
+
+    Options that the kind does not have must be left at None.
+    """
+
+    kind: str = "boltzmann"
+    mode: str | None = None
+    couplings: str | None = None
+    width: int | None = None
+    rank: int | None = None
+    coupling_std: float | None = None
+    beta: float | None = None
+    learn_beta: bool | None = None
+    bias: str | None = None
+    bias_init: float | None = None
+    projection_bias: bool | None = None
+
+    def build(
+        self, embed_dim: int, num_heads: int, context: int, *, sampler: str | Sampler | None, dropout: float
+    ) -> Attention:
+        """The layer."""
+        given = {k: v for k, v in self.to_dict().items() if v is not None and k != "kind"}
+        return make_attention(self.kind, embed_dim, num_heads, context, sampler=sampler, dropout=dropout, **given)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecoderConfig(Config):
+    """A stack of decoder blocks over token and position embeddings.
+
+    Args:
+        vocabulary: number of tokens.
+        context: longest sequence.
+        embed_dim, num_heads, num_layers: sizes.
+        feed_forward: hidden width of the GELU feed-forward slot; 0: no such slot, attention is the only computation.
+        norm: "pre" (with a norm before the head), "post" or "none".
+        positions: "learned" per position, "sinusoidal" (no parameters, any length) or "none".
+        dropout: on embeddings, weights and residual paths.
+        attention: the attention slot.
+    """
+
+    model: ClassVar[str] = ""
+    vocabulary: int
+    context: int
+    embed_dim: int
+    num_heads: int = 1
+    num_layers: int = 1
+    feed_forward: int
+    norm: str = "pre"
+    positions: str = "learned"
+    dropout: float = 0.0
+    attention: AttentionConfig = AttentionConfig()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"model": self.model, **super().to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        values = dict(values)
+        name = values.pop("model", cls.model)
+        if name != cls.model:
+            raise InvalidOptionError(f"the configuration is of the model {name!r}, not of {cls.model!r}")
+        if isinstance(values.get("attention"), dict):
+            values["attention"] = AttentionConfig.from_dict(values["attention"])
+        return super().from_dict(values)

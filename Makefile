@@ -1,0 +1,44 @@
+# `make brackets` and `make test` do everything on a fresh machine: Python 3.11+, pip and make are enough.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# What to install with the package; qiskit-aer's GPU build: `make EXTRAS=aer-gpu,plots,dev …`.
+EXTRAS ?= aer,plots,dev
+ARGS ?=
+
+.PHONY: help setup brackets test test-slow lint bench clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+# Installed once, and again whenever pyproject.toml is newer. A torch that is already there and satisfies
+# pyproject's range stays (pip installs nothing over it).
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ising-attn needs Python 3.11 or newer; say make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+	touch $@
+
+setup: $(VENV)/.installed  ## create .venv and install
+
+brackets: setup  ## the main job: bracket matching through simulated quantum annealing (pass options in ARGS)
+	$(BIN)/python experiments/brackets.py --sampler=dqa $(ARGS)
+
+test: setup  ## unit tests, under 10 minutes on two cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+test-slow: setup  ## the tests that take longer
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow $(ARGS)
+
+lint: setup  ## style, types and the layer contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup  ## speed against peers, as ratios
+	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:  ## remove what was built (runs/ and results/ stay)
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

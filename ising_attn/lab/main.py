@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from samplers.errors import IsingAttnError
+from samplers.errors import InvalidOptionError, IsingAttnError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -32,7 +32,7 @@ def run_main(main: Callable[[], int | None], *, debug: bool | None = None) -> in
     except (IsingAttnError, OSError, MemoryError, torch.OutOfMemoryError) as error:
         if debug:
             raise
-        return _say(_sentence(error), EXIT_FAILED)
+        return _say(_sentence(error), EXIT_USAGE if isinstance(error, InvalidOptionError) else EXIT_FAILED)
 
 
 def _sentence(error: BaseException) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ising_attn.lab.checkpoints import Checkpoint, check_fits, load_checkpoint, save_checkpoint
+from ising_attn.lab.config import Hidden
 from ising_attn.lab.errors import CheckpointError, TrainingDivergedError, TrainingInterrupted
 from ising_attn.lab.runs import RunFolder
 from samplers import InvalidOptionError, Sampler
@@ -74,7 +75,7 @@ class TrainingSettings:
     """Stop as soon as the monitored number is this good."""
     max_seconds: float | None = None
     """Stop at the first step after this much training time; None for no limit."""
-    seed: int = 0
+    seed: Hidden[int] = 0
     """Seed of dropout and of the samplers used in evaluation."""
 
     def __post_init__(self) -> None:

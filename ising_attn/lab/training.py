@@ -69,14 +69,14 @@ class TrainingSettings:
     """Stop after this many evaluations without improvement; None to go on."""
     monitor: str = "accuracy"
     """Validation number that decides which weights are best."""
-    mode: Literal["max", "min"] = "max"
+    monitor_mode: Literal["max", "min"] = "max"
     """Whether the monitored number is better when larger or smaller."""
     target: float | None = None
     """Stop as soon as the monitored number is this good."""
     max_seconds: float | None = None
     """Stop at the first step after this much training time; None for no limit."""
     seed: Hidden[int] = 0
-    """Seed of dropout and of the samplers used in evaluation."""
+    """Seed of a run: initial weights, batches, dropout, samplers."""
 
     def __post_init__(self) -> None:
         for name, low in (("steps", 1), ("batch_size", 1), ("eval_every", 1), ("warmup", 0), ("patience", 1)):
@@ -91,7 +91,7 @@ class TrainingSettings:
         """Whether a monitored number beats another; anything beats None, NaN beats nothing."""
         if math.isnan(value):
             return False
-        return than is None or (value > than if self.mode == "max" else value < than)
+        return than is None or (value > than if self.monitor_mode == "max" else value < than)
 
     def rate_factor(self, step: int) -> float:
         """What multiplies the learning rates at a step, counted from 0."""

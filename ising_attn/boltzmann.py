@@ -102,6 +102,10 @@ class BoltzmannAttention(Attention):
     def sampler(self, sampler: str | Sampler) -> None:
         self._sampler = as_sampler(sampler)
 
+    def max_length(self) -> int | None:
+        tied = (part.max_length for part in (self.couplings, self.triples) if part is not None)
+        return min((limit for limit in (super().max_length(), *tied) if limit is not None), default=None)
+
     def problem(self, x: Float[Tensor, "batch t dim"], allowed: Bool[Tensor, "..."] | None = None) -> IsingProblem:
         """The problem that `forward(x, allowed)` hands to the sampler: fields (batch, H, T, T), J (H, 1, T, T)."""
         allowed = self._checked(x, allowed)

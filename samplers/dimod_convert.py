@@ -86,7 +86,7 @@ def problem_of_bqm(
 
     The model's energy of s is `problem.energy(s) + offset`.
     """
-    spin = bqm if bqm.vartype is dimod.SPIN else bqm.change_vartype(dimod.SPIN, inplace=False)
+    spin: Any = bqm if bqm.vartype is dimod.SPIN else bqm.change_vartype(dimod.SPIN, inplace=False)
     labels = list(spin.variables)
     linear, (rows, columns, values), offset = spin.to_numpy_vectors(variable_order=labels)
     couplings = np.zeros((len(labels), len(labels)))

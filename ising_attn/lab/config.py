@@ -23,7 +23,7 @@ V = TypeVar("V")
 Flat = Annotated[V, tyro.conf.OmitArgPrefixes]
 """`training: Flat[TrainingSettings]` nests a dataclass whose flags carry no prefix: --steps, not --training.steps."""
 Hidden = Annotated[V, tyro.conf.Suppress]
-"""`seed: Hidden[int] = 0` is set by the program alone: no flag, and not read from files."""
+"""`x: Hidden[int] = 0` is set by the program alone: no flag, and not read from files."""
 
 _PRIMITIVES = (bool, int, float, str, Path, types.NoneType)
 

@@ -18,7 +18,7 @@ import filelock
 import torch
 
 from ising_attn.lab.errors import RunFolderError
-from ising_attn.lab.files import dump_json, replacing, write_bytes, write_json
+from ising_attn.lab.files import dump_json, write_bytes, write_json
 
 _RECORDED_PACKAGES = (
     "ising-attn", "torch", "numpy", "scipy", "numba", "dimod", "dwave-samplers", "dwave-system", "qiskit", "qiskit-aer",
@@ -37,8 +37,8 @@ class RunFolder:
             run.write_summary({"test_accuracy": 0.99})
     """
 
-    def __init__(self, path: Path, lock: filelock.BaseFileLock):
-        self.path = path
+    def __init__(self, path: Path, lock: filelock.BaseFileLock, config: Mapping[str, Any]):
+        self.path, self.config = path, config
         self._lock = lock
 
     @classmethod
@@ -53,6 +53,9 @@ class RunFolder:
     ) -> Self:
         """Make the folder (or, with `resume`, take up an existing one), lock it, write config and environment.
 
+        On resumption config.json stays until `write_config`, which the trainer calls when the checkpoint has proved
+        to fit: settings that do not fit the run never replace those that do.
+
         Args:
             path: the folder; by default runs/NAME-DATE-ID under the working directory.
             config: settings as plain values; see `config.settings_to_dict`.
@@ -62,28 +65,26 @@ class RunFolder:
             RunFolderError: the folder holds a run already, is used by another process, or is not a run folder.
         """
         folder = default_path(name) if path is None else Path(path)
-        has_run = (folder / "config.json").exists()
-        if folder.exists() and not folder.is_dir():
-            raise RunFolderError(f"{folder} is a file; give a folder with --out")
-        if has_run and not resume:
-            raise RunFolderError(f"{folder} holds a run already; continue it with --resume, or give another --out")
-        if resume and not has_run:
-            raise RunFolderError(f"{folder} holds no run to resume (no config.json); leave --resume out to start one")
-        if not has_run and folder.is_dir() and any(f.name != ".lock" for f in folder.iterdir()):
-            raise RunFolderError(f"{folder} is not empty and is no run folder; give another --out")
+        _check_usable(folder, resume=resume)
         folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / ".lock")
         try:
             lock.acquire(blocking=False)
         except filelock.Timeout:
             raise RunFolderError(f"{folder} is in use by another process; wait for it, or give another --out") from None
-        run = cls(folder.resolve(), lock)
-        if has_run:
-            run._drop_torn_line()
-        run.checkpoints.mkdir(exist_ok=True)
-        run.plots.mkdir(exist_ok=True)
-        run._record_environment(device, append=has_run)
-        run.write_json("config.json", config)
+        run = cls(folder.resolve(), lock, config)
+        try:
+            _check_usable(folder, resume=resume)  # once more: another process may have come and gone
+            if resume:
+                run._drop_torn_line()
+            else:
+                run.write_config()
+            run.checkpoints.mkdir(exist_ok=True)
+            run.plots.mkdir(exist_ok=True)
+            run._record_environment(device)
+        except BaseException:
+            lock.release()
+            raise
         return run
 
     @property
@@ -107,6 +108,10 @@ class RunFolder:
         """Drop the rows for which `keep` is false: those after the checkpoint from which a run goes on."""
         rows = [row for row in self.metrics() if keep(row)]
         write_bytes(self.path / "metrics.jsonl", "".join(dump_json(row) + "\n" for row in rows).encode())
+
+    def write_config(self) -> None:
+        """Write config.json from the settings given to `create`."""
+        self.write_json("config.json", self.config)
 
     def write_json(self, name: str, value: Any) -> None:
         write_json(self.path / name, value)
@@ -136,13 +141,26 @@ class RunFolder:
         if file.exists() and not (content := file.read_bytes()).endswith(b"\n"):
             write_bytes(file, content[: content.rfind(b"\n") + 1])
 
-    def _record_environment(self, device: torch.device | str, *, append: bool) -> None:
+    def _record_environment(self, device: torch.device | str) -> None:
+        """This process's surroundings; those of the processes before it are kept."""
         file = self.path / "environment.json"
         record = environment(device)
-        if append and file.exists():
+        if file.exists():
             before = read_json(file)
             record["resumed_from"] = [*before.pop("resumed_from", []), before]
         write_json(file, record)
+
+
+def _check_usable(folder: Path, *, resume: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise RunFolderError(f"{folder} is a file; give a folder with --out")
+    has_run = (folder / "config.json").exists()
+    if has_run and not resume:
+        raise RunFolderError(f"{folder} holds a run already; continue it with --resume, or give another --out")
+    if resume and not has_run:
+        raise RunFolderError(f"{folder} holds no run to resume (no config.json); leave --resume out to start one")
+    if not has_run and folder.is_dir() and any(f.name != ".lock" for f in folder.iterdir()):
+        raise RunFolderError(f"{folder} is not empty and is no run folder; give another --out")
 
 
 def default_path(name: str) -> Path:
@@ -214,6 +232,3 @@ def _commit() -> str | None:
         return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-__all__ = ["RunFolder", "default_path", "environment", "read_json", "read_metrics", "replacing"]

@@ -28,7 +28,7 @@ from samplers.errors import (
     ProblemTooLargeError,
     did_you_mean,
 )
-from samplers.streams import derive_key
+from samplers.streams import derive_key, uniforms
 
 METHODS = ("automatic", "statevector", "density_matrix", "matrix_product_state", "tensor_network")
 PRECISIONS = ("double", "single")
@@ -37,6 +37,7 @@ MAX_SPINS = {"statevector": 24, "matrix_product_state": 24, "tensor_network": 24
 # State indices are int64.
 MAX_SPINS_SHOTS = 62
 _BYTES_PER_CALL = 2**28
+_LOG2_SMALL = 16
 
 
 class AerEngine:
@@ -154,8 +155,8 @@ class AerEngine:
 
         Args:
             seed: one integer for the whole batch: problem p gets its p-th stream, however calls are batched. Or
-                one integer for every problem: then its draws depend on nothing else in the batch, at the price
-                of one call of Aer for each.
+                one integer for every problem: then its draws depend on nothing else in the batch. Small problems
+                are then drawn from their exact probabilities, larger ones take one call of Aer each.
         """
         groups, queries, _ = fields.shape
         angles = gate_angles(fields.detach(), None if couplings is None else couplings.detach(), layers)
@@ -190,12 +191,14 @@ class AerEngine:
             raise ProblemTooLargeError(
                 f"{angles.num_spins} spins were given; shots take at most {MAX_SPINS_SHOTS}; use get_sampler('gibbs')"
             )
+        if not isinstance(seed, int) and self._is_small(angles.num_spins):
+            return _inverse_cdf(self.probabilities_at(angles), seed, shots)
         compiled = self._compiler(angles)
         values = compiled.values(angles)
         drawn = torch.empty(len(values), shots, dtype=torch.int64)
-        each = None if isinstance(seed, int) else seed.tolist()
-        for start, stop in self._calls(len(values), values.shape[1], shots, one_by_one=each is not None):
-            stream = _aer_seed(seed, start) if each is None else _aer_seed(each[start], 0)
+        own = not isinstance(seed, int)
+        for start, stop in self._calls(len(values), values.shape[1], shots, one_by_one=own):
+            stream = _aer_seed(seed, start) if isinstance(seed, int) else _aer_seed(int(seed[start]), 0)
             results = self._run(compiled, values[start:stop], self.method, shots=shots, seed=stream)
             for i, result in enumerate(results):
                 drawn[start + i] = _checked_shots(result.data.memory, shots)
@@ -211,6 +214,11 @@ class AerEngine:
         size = 1 if one_by_one else max(1, min(self.max_experiments, fitting))
         for start in range(0, problems, size):
             yield start, min(start + size, problems)
+
+    def _is_small(self, num_spins: int) -> bool:
+        """Whether exact probabilities cost no more than a call of Aer with shots."""
+        size = 2 * num_spins if self.exact_method == "density_matrix" else num_spins
+        return size <= _LOG2_SMALL and num_spins <= MAX_SPINS[self.exact_method]
 
     def _run(
         self, compiled: CompiledAnneal, values: NDArray[np.float64], method: str, *, shots: int = 1, seed: int = 0
@@ -281,6 +289,14 @@ def _check_device(available: tuple[str, ...], method: str, device: str) -> None:
 def _aer_seed(seed: int, first: int) -> int:
     """A seed for a call that starts at problem `first`: Aer itself adds 2113 for every further experiment."""
     return derive_key(seed) % 2**62 + 2113 * first
+
+
+def _inverse_cdf(
+    probabilities: Float[Tensor, "problems states"], seeds: Int[Tensor, "problems"], shots: int
+) -> Int[Tensor, "problems shots"]:
+    cumulative = probabilities.cumsum(-1)
+    uniform = torch.from_numpy(uniforms(0, seeds, shots)) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, uniform, right=True).clamp_max(cumulative.shape[-1] - 1)
 
 
 def _checked(probabilities: Any, states: int, precision: str) -> NDArray[np.float64]:

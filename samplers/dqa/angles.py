@@ -43,6 +43,12 @@ class GateAngles:
         """Every angle of a problem in one row: all RZ, then all RZZ, then all RX, each layer by layer."""
         return torch.cat([part.flatten(1) for part in (self.rz, self.rzz, self.rx)], dim=1)
 
+    def with_flat(self, rows: Float[Tensor, "rows gates"]) -> "GateAngles":
+        """Angles of the same shape of anneal from rows in the order of `flat`."""
+        n, depth, pairs = self.num_spins, self.depth, len(self.pairs)
+        rz, rzz, rx = rows.split([depth * n, depth * pairs, depth * n], dim=1)
+        return GateAngles(rz.reshape(-1, depth, n), rzz.reshape(-1, depth, pairs), rx.reshape(-1, depth, n), self.pairs)
+
 
 def all_pairs(num_spins: int) -> Pairs:
     """Every pair j < k."""

@@ -45,7 +45,7 @@ class CompiledAnneal:
         for instruction in self.circuit.data:
             if instruction.operation.name not in ("measure", "barrier"):
                 saved.append(instruction)
-        saved.save_probabilities(list(self.qubits))  # type: ignore[attr-defined]
+        saved.save_probabilities(list(self.qubits))
         return CompiledAnneal(saved, self.columns, self.qubits)
 
 

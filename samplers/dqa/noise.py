@@ -6,7 +6,7 @@ while others work does not decay.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +50,7 @@ class Noise:
 def gate_noise(
     *,
     depolarizing: float | Mapping[str, float] | None = None,
-    readout: float | tuple[float, float] | None = None,
+    readout: float | Sequence[float] | None = None,
     t1: float | None = None,
     t2: float | None = None,
     gate_times: Mapping[str, float] | None = None,
@@ -115,7 +115,7 @@ def as_noise(value: Any) -> Noise | None:
         return gate_noise(**value)
     noise, _ = _aer_noise()
     if isinstance(value, noise.NoiseModel):
-        return Noise(value, f"NoiseModel on {', '.join(sorted(value.noise_instructions)) or 'nothing'}")
+        return _own_gates_only(value)
     from qiskit.providers import BackendV2
 
     if isinstance(value, BackendV2):
@@ -124,6 +124,19 @@ def as_noise(value: Any) -> Noise | None:
         f"noise is {type(value).__name__}; it takes None, the arguments of gate_noise (a mapping or text such as "
         "'depolarizing=0.001, readout=0.02'), a qiskit_aer NoiseModel or a Qiskit BackendV2"
     )
+
+
+def _own_gates_only(model: Any) -> Noise:
+    """A user's NoiseModel, unless it speaks of gates that an anneal has not: those errors would never act."""
+    foreign = sorted(set(model.noise_instructions) - {*GATES, "measure"})
+    if foreign:
+        raise InvalidOptionError(
+            f"this NoiseModel has errors on {', '.join(foreign)}, and the anneal runs {', '.join(GATES)}; attach "
+            "errors to those, or pass the backend itself, so that the circuit keeps to its gates"
+        )
+    if model.is_ideal():
+        raise InvalidOptionError("this NoiseModel has no errors; use noise=None")
+    return Noise(model, f"NoiseModel on {', '.join(sorted(model.noise_instructions))}")
 
 
 def _aer_noise() -> tuple[Any, type[Exception]]:
@@ -152,10 +165,10 @@ def _depolarizing_rates(given: float | Mapping[str, float] | None) -> dict[str, 
     return rates
 
 
-def _readout_flips(given: float | tuple[float, float] | None) -> tuple[float, float]:
+def _readout_flips(given: float | Sequence[float] | None) -> tuple[float, float]:
     if given is None:
         return (0.0, 0.0)
-    flips = tuple(given) if isinstance(given, tuple | list) else (given, given)
+    flips = tuple(given) if isinstance(given, Sequence) else (given, given)
     if len(flips) != 2:
         raise InvalidOptionError(f"readout={given!r}; it is one probability, or two: of reading +1 and −1 wrong")
     for flip in flips:

@@ -1,0 +1,317 @@
+"""`DQASampler`: marginals and draws from a simulated diabatic quantum anneal."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from samplers.base import Capabilities, Gradient, Sampler
+from samplers.dqa import calibration
+from samplers.dqa.layers import Layers
+from samplers.dqa.schedules import AngleSchedule, AnnealSchedule, Schedule, load_schedule, named_schedule
+from samplers.dqa.statevector import MAX_SPINS, StateVectorEngine
+from samplers.dqa.step_error import largest_phases, splitting_error
+from samplers.errors import InvalidOptionError, NotSupportedError
+from samplers.estimators import straight_through
+from samplers.options import option
+from samplers.problem import IsingProblem
+from samplers.samples import Samples
+from samplers.states import spin_table, spins_of_index
+from samplers.streams import stream_keys, uniforms_like
+from samplers.supports import SupportPart, SupportSplit
+
+# A splitting error of this size can move a marginal by as much as the anneal's own bias.
+_COARSE = 0.5
+
+
+class CoarseScheduleWarning(UserWarning):
+    """The Trotter steps of an anneal are too long for the problem's fields and couplings."""
+
+
+class DQASampler(Sampler):
+    """Quantum anneal from the uniform superposition, Trotterised into layers and simulated.
+
+    ⟨s⟩ is that of the circuit's output, which is only approximately Boltzmann: to first order in the energy its
+    temperature is the schedule's (`samplers.dqa.calibration`), beyond it is biased, the more so the larger
+    β|h| and β|J|. β of the problem multiplies the phase angles. Masked problems run at their own size.
+
+    The gradient is that of the circuit ("adjoint", state vector only), the J = 0 derivative
+    ("straight-through", Kim and Park 2026), or the Boltzmann rule applied to the circuit's law ("covariance",
+    a surrogate: the law is not Boltzmann). "auto" is adjoint on the state vector with `shots=None`, else
+    straight-through. With `shots`, adjoint differentiates the circuit while values carry shot noise.
+
+    Cost: layers · n · 2^n per problem. Not exact. Errors: `InvalidOptionError` for options,
+    `ProblemTooLargeError` past 20 spins or the memory limit.
+    """
+
+    name = "dqa"
+    engine: Any = option(
+        "statevector",
+        help="what runs the layers: a name, or an object with the methods of AerEngine",
+        choices=("statevector", "aer"),
+    )
+    schedule: Any = option("ramp", help="name of a schedule, path of a JSON file, or a schedule object")
+    num_layers: int | None = option(None, help="Trotter steps of an anneal; default: the schedule's own", minimum=1)
+    calibrate: bool | None = option(None, help="divide fields and couplings by their β_k; default: as the schedule")
+    shots: int | None = option(None, help="measurements per problem; default: exact probabilities", minimum=1)
+    num_reads: int = option(1000, help="draws of `sample` and `ground_state` when shots is not set", minimum=1)
+    gradient: str = option(
+        "auto",
+        help="how marginals are differentiated",
+        choices=("auto", "adjoint", "straight-through", "covariance", "none"),
+    )
+    precision: str = option(
+        "auto", help="of the simulation; auto follows the problem's dtype", choices=("auto", "single", "double")
+    )
+    memory_limit: float = option(1.0, help="GiB that simulated states may take at once", minimum=0.0)
+    device: str = option(
+        "CPU", help="of the engine 'aer'; the state vector follows the problem", choices=("CPU", "GPU")
+    )
+    method: str = option("automatic", help="simulation method of the engine 'aer'")
+    noise: Any = option(None, help="noise of the engine 'aer': what samplers.dqa.noise.as_noise takes")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._schedule = _resolved(self.schedule)
+        self._own_state = isinstance(self.engine, str) and self.engine == "statevector"
+        self._check_engine()
+        self._schedule.layers(self.num_layers)
+        self._warned = False
+        self._outer_engine: Any = None if isinstance(self.engine, str) else self.engine
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            exact=False,
+            boltzmann=False,
+            gradient=self._resolved_gradient(),
+            can_ground_state=True,
+            max_spins=MAX_SPINS if self._own_state else None,
+            devices=("cpu", "cuda") if self._own_state else ("cpu",),
+        )
+
+    def layers(self, beta: float = 1.0) -> Layers:
+        """The layers that run for problems at β: the schedule, calibrated if so asked, phases times β."""
+        layers = self._schedule.layers(self.num_layers)
+        if self._schedule.calibrate if self.calibrate is None else self.calibrate:
+            layers = calibration.calibrated(layers)
+        return Layers(layers.fields * beta, layers.couplings * beta, layers.mixer)
+
+    def probabilities(self, problem: IsingProblem) -> Float[Tensor, "*batch states"]:
+        """The law of the circuit's output over all 2^n states, float64; forbidden spins are −1. Differentiable
+        where the gradient is "adjoint".
+
+        Raises:
+            NotSupportedError: an engine that only has shots.
+        """
+        self._check(problem)
+        states = 2**problem.num_spins
+        if problem.num_problems == 0:
+            return problem.fields.new_zeros(*problem.batch_shape, states, dtype=torch.float64)
+        layers, split = self._prepared(problem), SupportSplit(problem)
+        if not split.parts:
+            law = problem.fields.new_zeros(*problem.batch_shape, states, dtype=torch.float64)
+            law[..., -1] = 1.0
+            return law
+        rows = [_in_all_states(part, self._law(part.problem, layers), problem.num_spins) for part in split.parts]
+        nothing = torch.zeros(states, dtype=torch.float64, device=problem.device)
+        nothing[-1] = 1.0
+        law = split.merge(rows, fill=0.0, spin_axis=False)
+        return torch.where(law.sum(-1, keepdim=True) > 0, law, nothing)
+
+    # ---- the contract -----------------------------------------------------------------------------------------
+
+    def _magnetization(self, problem: IsingProblem, key: int) -> Tensor:
+        layers, gradient = self._prepared(problem), self._resolved_gradient()
+        split = SupportSplit(problem)
+        if not split.parts:
+            return problem.fields * 0 - 1
+        if gradient == "covariance":
+            parts = [self._covariance_part(part.problem, layers, key) for part in split.parts]
+        elif gradient == "adjoint":
+            parts = [self._adjoint_part(part.problem, layers, key) for part in split.parts]
+        else:
+            with torch.no_grad():
+                parts = [self._value_part(part.problem, layers, key) for part in split.parts]
+        values = split.merge([part.to(problem.dtype) for part in parts], fill=-1.0)
+        return straight_through(problem, values) if gradient == "straight-through" else values
+
+    def _sample(self, problem: IsingProblem, num_reads: int, key: int) -> Samples:
+        layers = self._prepared(problem)
+        split = SupportSplit(problem)
+        ones = problem.fields.new_ones(*problem.batch_shape, num_reads)
+        if not split.parts:
+            spins = torch.full((*ones.shape, problem.num_spins), -1, dtype=torch.int8, device=problem.device)
+        else:
+            parts = [self._draws(part.problem, layers, num_reads, key) for part in split.parts]
+            spins = split.merge(parts, fill=-1)
+        return Samples(spins, ones, problem.energy(spins), dict(self.last_info))
+
+    def _correlations(self, problem: IsingProblem, key: int) -> Tensor:
+        if self.shots is not None:
+            return super()._correlations(problem, key)
+        layers, split = self._prepared(problem), SupportSplit(problem)
+        full = problem.fields.new_ones(*problem.batch_shape, problem.num_spins, problem.num_spins)
+        if not split.parts:
+            return full
+        rows = [_pair_moments(part, self._law(part.problem, layers), problem) for part in split.parts]
+        return split.merge(rows, fill=1.0, spin_axis=False)
+
+    def _default_reads(self) -> int:
+        return self.num_reads if self.shots is None else self.shots
+
+    # ---- parts without masks: fields (g, q, k) ------------------------------------------------------------------
+
+    def _adjoint_part(self, part: IsingProblem, layers: Layers, key: int) -> Tensor:
+        exact = self._state_vector(part).magnetization(part.fields, part._couplings, layers)
+        if self.shots is None:
+            return exact
+        with torch.no_grad():
+            noisy = self._value_part(part, layers, key)
+        return noisy + (exact - exact.detach())
+
+    def _value_part(self, part: IsingProblem, layers: Layers, key: int) -> Tensor:
+        if self.shots is not None:
+            return self._draws(part, layers, self.shots, key).double().mean(-2)
+        if self._own_state:
+            return self._state_vector(part).magnetization(part.fields, part._couplings, layers)
+        return self._law(part, layers) @ spin_table(part.num_spins, device=part.device)
+
+    def _covariance_part(self, part: IsingProblem, layers: Layers, key: int) -> Tensor:
+        """Σ w s with w ∝ p e^{−β(E − E detached)}: the value is that of p, the gradient β Cov under p."""
+        table = spin_table(part.num_spins, dtype=torch.float64, device=part.device)
+        score = -part.beta * part.to(torch.float64).energy(table.expand(*part.batch_shape, *table.shape))
+        with torch.no_grad():
+            law = self._law(part, layers) if self.shots is None else self._shares(part, layers, self.shots, key)
+        if self.shots is not None:
+            # R − 1 in the denominator makes the covariance of R draws unbiased.
+            score = score * (self.shots / (self.shots - 1))
+        tilted = law * torch.exp(score - score.detach())
+        return (tilted / tilted.sum(-1, keepdim=True)) @ table
+
+    def _shares(self, part: IsingProblem, layers: Layers, shots: int, key: int) -> Tensor:
+        """How often each state was drawn, divided by the shots, (g, q, 2^k)."""
+        index = self._indices(part, layers, shots, key)
+        counts = torch.zeros(*part.batch_shape, 2**part.num_spins, dtype=torch.float64, device=part.device)
+        return counts.scatter_add_(-1, index, torch.ones_like(index, dtype=torch.float64)) / shots
+
+    def _draws(self, part: IsingProblem, layers: Layers, num_reads: int, key: int) -> Tensor:
+        """Spins (g, q, reads, k) int8."""
+        return spins_of_index(self._indices(part, layers, num_reads, key), part.num_spins)
+
+    @torch.no_grad()
+    def _indices(self, part: IsingProblem, layers: Layers, num_reads: int, key: int) -> Tensor:
+        """State indices (g, q, reads): measured by an outer engine that is given shots, else by inverse CDF."""
+        if not self._own_state and (self.shots is not None or not self._engine().exact):
+            seeds = torch.from_numpy(stream_keys(key, part.streams).astype(np.int64))
+            return self._engine().draw(part.fields, part._couplings, layers, num_reads, seeds).to(part.device)
+        cumulative = self._law(part, layers).cumsum(-1)
+        uniform = uniforms_like(cumulative, key, part.streams, num_reads) * cumulative[..., -1:]
+        return torch.searchsorted(cumulative, uniform, right=True).clamp_max(cumulative.shape[-1] - 1)
+
+    def _law(self, part: IsingProblem, layers: Layers) -> Tensor:
+        if self._own_state:
+            return self._state_vector(part).probabilities(part.fields, part._couplings, layers)
+        if not self._engine().exact:
+            raise NotSupportedError(f"{self._spoken()}: this engine measures and has no probabilities; set shots")
+        return self._engine().probabilities(part.fields, part._couplings, layers)
+
+    def _state_vector(self, part: IsingProblem) -> StateVectorEngine:
+        precision = self.precision
+        if precision == "auto":
+            precision = "double" if part.dtype == torch.float64 else "single"
+        return StateVectorEngine(precision, self.memory_limit)
+
+    def _engine(self) -> Any:
+        if self._outer_engine is None:
+            from samplers.dqa.aer import AerEngine
+
+            precision = "double" if self.precision == "auto" else self.precision
+            self._outer_engine = AerEngine(
+                method=self.method, device=self.device, precision=precision, noise=self.noise
+            )
+        return self._outer_engine
+
+    # ---- before a run --------------------------------------------------------------------------------------------
+
+    def _check_engine(self) -> None:
+        if not isinstance(self.engine, str) and not callable(getattr(self.engine, "draw", None)):
+            raise InvalidOptionError(
+                f"engine is of type {type(self.engine).__name__}; it must be 'statevector', 'aer' or an object with "
+                "`draw` (and `probabilities`) like samplers.dqa.aer.AerEngine"
+            )
+        if self.gradient == "adjoint" and not self._own_state:
+            raise InvalidOptionError(
+                "gradient='adjoint' differentiates the state vector, which only engine='statevector' has; "
+                "use gradient='straight-through' with this engine"
+            )
+        if self.gradient == "covariance" and self.shots is not None and self.shots < 2:
+            raise InvalidOptionError(f"a covariance gradient needs at least 2 shots, got shots={self.shots}")
+        if not isinstance(self.engine, str) and not self.engine.exact and self.shots is None:
+            raise InvalidOptionError("this engine measures and has no exact probabilities; give shots=, e.g. 1000")
+
+    def _resolved_gradient(self) -> Gradient:
+        if self.gradient == "auto":
+            return "adjoint" if self._own_state and self.shots is None else "straight-through"
+        return self.gradient  # type: ignore[return-value]
+
+    def _prepared(self, problem: IsingProblem) -> Layers:
+        layers = self.layers(problem.beta)
+        beta_fields, beta_couplings = calibration.layer_betas(layers)
+        self.last_info |= {
+            "engine": self.engine if isinstance(self.engine, str) else type(self.engine).__name__,
+            "schedule": self._schedule.name,
+            "num_layers": layers.depth,
+            "beta_fields_first_order": float(beta_fields.detach()),
+            "beta_couplings_first_order": float(beta_couplings.detach()),
+            "largest_phase": float(largest_phases(problem, layers).max()),
+        }
+        if isinstance(self._schedule, AnnealSchedule):
+            error = splitting_error(problem, layers, self._schedule.order)
+            self.last_info["step_error"] = error
+            if error > _COARSE and not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"the {layers.depth} steps of the schedule {self._schedule.name!r} are coarse for this problem: "
+                    f"Trotter error up to {error:.2g} per spin (above {_COARSE}); raise num_layers, or use a learned "
+                    "schedule, which is not a discretised anneal (warned once per sampler)",
+                    CoarseScheduleWarning,
+                    stacklevel=5,
+                )
+        return layers
+
+
+def _resolved(schedule: Any) -> Schedule:
+    if isinstance(schedule, AnnealSchedule | AngleSchedule):
+        return schedule
+    if isinstance(schedule, Path) or (isinstance(schedule, str) and (schedule.endswith(".json") or os.sep in schedule)):
+        return load_schedule(schedule)
+    if isinstance(schedule, str):
+        return named_schedule(schedule)
+    raise InvalidOptionError(
+        f"schedule is of type {type(schedule).__name__}; it must be a name, the path of a JSON file, "
+        "an AnnealSchedule or an AngleSchedule"
+    )
+
+
+def _in_all_states(part: SupportPart, law: Tensor, num_spins: int) -> Tensor:
+    """A law over a part's own states among all 2^n, with −1 (bit 1) at the spins that are not in it."""
+    own = torch.arange(law.shape[-1], device=law.device)
+    bits = (own.unsqueeze(-1) >> torch.arange(len(part.spins), device=law.device)) & 1
+    absent = 2**num_spins - 1 - int((2**part.spins).sum())
+    index = absent + (bits * 2**part.spins).sum(-1)
+    return law.new_zeros(*law.shape[:-1], 2**num_spins).index_copy(-1, index, law)
+
+
+def _pair_moments(part: SupportPart, law: Tensor, problem: IsingProblem) -> Tensor:
+    """⟨s_j s_k⟩ of a part, (g, q, n, n), 1 where a spin is not in it."""
+    table = spin_table(part.problem.num_spins, device=law.device)
+    own = torch.einsum("gqs,sj,sk->gqjk", law, table, table).to(problem.dtype)
+    full = own.new_ones(*own.shape[:2], problem.num_spins, problem.num_spins)
+    rows = full.index_select(-2, part.spins).index_copy(-1, part.spins, own)
+    return full.index_copy(-2, part.spins, rows)

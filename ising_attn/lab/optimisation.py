@@ -37,7 +37,7 @@ class TrainingSettings:
     """Stop after this many evaluations without improvement; None goes on."""
     monitor: str = "accuracy"
     """Validation number that decides which weights are best."""
-    mode: Literal["max", "min"] = "max"
+    monitor_mode: Literal["max", "min"] = "max"
     """Whether the monitored number is better when larger or smaller."""
     target: float | None = None
     """Stop as soon as the monitored number is this good."""
@@ -59,7 +59,7 @@ class TrainingSettings:
         """Whether a monitored number beats another; anything beats None, NaN beats nothing."""
         if math.isnan(value):
             return False
-        return than is None or (value > than if self.mode == "max" else value < than)
+        return than is None or (value > than if self.monitor_mode == "max" else value < than)
 
     def reached(self, value: float | None) -> bool:
         """Whether a monitored number is as good as `target`."""

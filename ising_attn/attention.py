@@ -47,6 +47,8 @@ class Attention(nn.Module, abc.ABC):
         self.out = nn.Linear(embed_dim, embed_dim, bias=projection_bias)
         self.bias = make_bias(bias, num_heads, context, initial=bias_init)
         self.dropout = nn.Dropout(dropout)
+        # The longest sequence this layer can take; None where every length is fine.
+        self.max_length: int | None = None if self.bias is None else self.bias.max_length
 
     def forward(
         self,
@@ -77,15 +79,13 @@ class Attention(nn.Module, abc.ABC):
     ) -> Float[Tensor, "batch heads t t"]:
         """The normalised weights alone."""
         allowed = self._checked(x, allowed)
-        fields = self.fields(x)
-        with torch.autocast(x.device.type, enabled=False):
-            return self._weights(fields, allowed)
+        return self._weights(self.fields(x), allowed)
 
     @abc.abstractmethod
     def _weights(
         self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
     ) -> Float[Tensor, "batch heads t t"]:
-        """Normalised weights from the scores; 0 where not allowed. Autocast is off."""
+        """Normalised weights from the scores; 0 where not allowed."""
 
     def fields(self, x: Float[Tensor, "batch t dim"]) -> Float[Tensor, "batch heads t t"]:
         """h_ij = q_i·k_j / √d_k + bias, or the bias alone, in float32 or better."""
@@ -99,10 +99,6 @@ class Attention(nn.Module, abc.ABC):
                 scores = query.to(wide) @ key.to(wide).mT * query.shape[-1] ** -0.5
         return scores if self.bias is None else scores + self.bias(length).to(wide)
 
-    def max_length(self) -> int | None:
-        """The longest sequence this layer can take; None where every length is fine."""
-        return self.bias.max_length if self.bias is not None else None
-
     def _heads(self, projected: Float[Tensor, "batch t dim"]) -> Float[Tensor, "batch heads t dim_head"]:
         return projected.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
@@ -112,7 +108,7 @@ class Attention(nn.Module, abc.ABC):
                 f"x has shape {tuple(x.shape)}; attention takes (batch, T, {self.embed_dim}) with T of at least 1"
             )
         batch, length, _ = x.shape
-        limit = self.max_length()
+        limit = self.max_length
         if limit is not None and length > limit:
             raise InvalidProblemError(
                 f"{length} positions were given; this layer was made for context={limit}; make it with a larger "

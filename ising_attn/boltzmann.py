@@ -91,6 +91,8 @@ class BoltzmannAttention(Attention):
         self.triples = TripleCouplings(num_heads, context, std=coupling_std) if "K" in terms else None
         self.beta = float(beta)
         self.log_beta = nn.Parameter(torch.full((num_heads,), math.log(beta))) if learn_beta else None
+        limits = [part.max_length for part in (self.bias, self.couplings, self.triples) if part is not None]
+        self.max_length = min((limit for limit in limits if limit is not None), default=None)
         self.sampler = sampler
 
     @property
@@ -102,32 +104,26 @@ class BoltzmannAttention(Attention):
     def sampler(self, sampler: str | Sampler) -> None:
         self._sampler = as_sampler(sampler)
 
-    def max_length(self) -> int | None:
-        tied = (part.max_length for part in (self.couplings, self.triples) if part is not None)
-        return min((limit for limit in (super().max_length(), *tied) if limit is not None), default=None)
-
     def problem(self, x: Float[Tensor, "batch t dim"], allowed: Bool[Tensor, "..."] | None = None) -> IsingProblem:
         """The problem that `forward(x, allowed)` hands to the sampler: fields (batch, H, T, T), J (H, 1, T, T)."""
         allowed = self._checked(x, allowed)
-        fields = self.fields(x)
-        with torch.autocast(x.device.type, enabled=False):
-            return self._problem(fields, allowed)
+        return self._problem(self.fields(x), allowed)
 
     def _problem(self, fields: Tensor, allowed: Tensor) -> IsingProblem:
-        length = fields.shape[-1]
-        beta = None if self.log_beta is None else self.log_beta.to(fields.dtype).exp()
-
-        def per_head(t: Tensor) -> Tensor:
-            t = t.to(fields.dtype)
-            return (t if beta is None else t * beta.view(-1, *[1] * (t.ndim - 1))).unsqueeze(1)
-
-        return IsingProblem(
-            fields if beta is None else fields * beta.view(-1, 1, 1),
-            None if self.couplings is None else per_head(self.couplings(length)),
-            triples=None if self.triples is None else per_head(self.triples(length)),
-            allowed=allowed,
-            beta=self.beta if beta is None else 1.0,
-        )
+        with torch.autocast(fields.device.type, enabled=False):
+            couplings, triples = (
+                None if part is None else part(fields.shape[-1]).to(fields.dtype).unsqueeze(1)
+                for part in (self.couplings, self.triples)
+            )
+            if self.log_beta is None:
+                return IsingProblem(fields, couplings, triples=triples, allowed=allowed, beta=self.beta)
+            beta = self.log_beta.to(fields.dtype).exp()
+            return IsingProblem(
+                fields * beta.view(-1, 1, 1),
+                None if couplings is None else couplings * beta.view(-1, 1, 1, 1),
+                triples=None if triples is None else triples * beta.view(-1, 1, 1, 1, 1),
+                allowed=allowed,
+            )
 
     # Samplers are no torch graphs: compiled kernels, timers, simulators.
     @torch.compiler.disable
@@ -137,7 +133,9 @@ class BoltzmannAttention(Attention):
         problem = self._problem(fields, allowed)
         if problem.is_independent and self.sampler.capabilities.exact:
             return independent_weights(problem.fields, allowed, beta=problem.beta)
-        return normalised_over_allowed((1 + self.sampler.magnetization(problem)) / 2, allowed)
+        with torch.autocast(fields.device.type, enabled=False):
+            magnetization = self.sampler.magnetization(problem)
+        return normalised_over_allowed((1 + magnetization) / 2, allowed)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}, sampler={self.sampler.name or type(self.sampler).__name__}"

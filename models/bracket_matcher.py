@@ -31,6 +31,6 @@ class BracketMatcher(Decoder):
     def _num_classes(self, config: DecoderConfig) -> int:
         return config.context
 
-    def max_length(self) -> int | None:
-        """The context: there are no logits for positions beyond."""
+    def _max_length(self) -> int | None:
+        # There are no logits for positions beyond.
         return self.config.context

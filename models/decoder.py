@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ising_attn import Attention, BoltzmannAttention, IsingProblem, Sampler
+from ising_attn import BoltzmannAttention, IsingProblem, Sampler
 from ising_attn.boltzmann import as_sampler
 from models.block import DecoderBlock, gelu_feed_forward
 from models.config import DecoderConfig
@@ -46,17 +46,17 @@ class Decoder(nn.Module, abc.ABC):
             self.blocks.append(DecoderBlock(attention, feed_forward, width, norm=config.norm, dropout=config.dropout))
         self.final_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
         self.head = nn.Linear(width, self._num_classes(config))
+        # The longest sequence; None where any length is fine.
+        self.max_length = self._max_length()
 
     @abc.abstractmethod
     def _num_classes(self, config: DecoderConfig) -> int:
         """Number of logits at each position."""
 
-    def max_length(self) -> int | None:
-        """The longest sequence; None where any length is fine."""
-        limits = [self.config.context] if self.positions is not None else []
-        attentions = [block.attention for block in self.decoder_blocks()]
-        own = [attention.max_length() for attention in attentions if isinstance(attention, Attention)]
-        return min([*limits, *(limit for limit in own if limit is not None)], default=None)
+    def _max_length(self) -> int | None:
+        limits = [None if self.positions is None else self.config.context]
+        limits += [getattr(block.attention, "max_length", None) for block in self.decoder_blocks()]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def decoder_blocks(self) -> list[DecoderBlock]:
         """The blocks, in order."""
@@ -72,7 +72,7 @@ class Decoder(nn.Module, abc.ABC):
             allowed: bool, broadcastable to (batch, H, T, T); None is the causal mask.
 
         Raises:
-            InvalidProblemError: T of 0, or beyond `max_length()`.
+            InvalidProblemError: T of 0, or beyond `max_length`.
         """
         x, weights = self.embed(tokens), []
         for block in self.decoder_blocks():
@@ -85,7 +85,7 @@ class Decoder(nn.Module, abc.ABC):
 
     def embed(self, tokens: Int[Tensor, "batch t"]) -> Float[Tensor, "batch t dim"]:
         """What the first block sees."""
-        length, limit = tokens.shape[-1], self.max_length()
+        length, limit = tokens.shape[-1], self.max_length
         if length == 0 or (limit is not None and length > limit):
             raise InvalidProblemError(f"{length} tokens were given; this model takes 1 to {limit or 'any number'}")
         x = self.tokens(tokens)

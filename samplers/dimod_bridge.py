@@ -30,6 +30,8 @@ _OURS = {
     "seed": "use the option or argument seed; every problem gets its own seed from it",
     "beta": "set it with IsingProblem(beta=…); β is folded into the problem",
 }
+# A field that changes no probability, for backends that treat 0 as "absent".
+_NUDGE = 1e-30
 
 
 class _Rows(NamedTuple):
@@ -156,6 +158,8 @@ class DimodSampler(Sampler):
         self, part: SupportPart, key: int, kwargs: dict[str, Any], scale: float, cool: bool
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         biases, seeds = dimod_biases(part.problem, scale), problem_seeds(key, part)
+        if self._law.nudges:
+            biases = biases._replace(linear=np.where(biases.linear == 0, _NUDGE, biases.linear))
         for g, quadratic in enumerate(biases.quadratic):
             for q, bqm in enumerate(bqms(biases.linear[g], quadratic)):
                 own = dict(kwargs)

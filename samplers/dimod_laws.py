@@ -56,12 +56,15 @@ class Law:
         boltzmann: its rows converge to the Boltzmann law of the model it is given, at β = 1.
         anneals: it is dwave-samplers' simulated annealing, whose schedule we set.
         needs_schedule: it cools for optimisation unless told where to end.
+        nudges: it holds a spin without field and couplings at −1 (seen in dwave-samplers' tree decomposition,
+            1.8.0), so such a spin needs a field that is not 0.
     """
 
     refusal: str
     boltzmann: bool
     anneals: bool
     needs_schedule: bool
+    nudges: bool
 
 
 def law_of(sampler: Any) -> Law:
@@ -70,9 +73,10 @@ def law_of(sampler: Any) -> Law:
     refusal = next((f"{type(o).__name__}: {why}" for o in chain if (why := _refusal(o))), "")
     last = chain[-1]
     anneals = _is_a(last, "SimulatedAnnealingSampler") and "proposal_acceptance_criteria" in last.parameters
-    exact = _is_a(last, "TreeDecompositionSampler") or getattr(last, "draws_boltzmann", False) is True
+    tree = _is_a(last, "TreeDecompositionSampler")
+    exact = tree or getattr(last, "draws_boltzmann", False) is True
     scheduled = not anneals and any(name in last.parameters for name in _SCHEDULES)
-    return Law(refusal, not refusal and (anneals or exact), anneals, scheduled)
+    return Law(refusal, not refusal and (anneals or exact), anneals, scheduled, tree)
 
 
 def check_schedule(kwargs: Mapping[str, Any], law: Law, spoken: str) -> None:

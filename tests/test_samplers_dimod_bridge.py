@@ -113,8 +113,10 @@ def test_isolated_spins_without_field_stay():
     sampler = Recorded(lambda bqm: np.ones((1, len(bqm))))
     wrapped(sampler).sample(problem)
     assert sorted(sampler.calls[0][0].variables) == [0, 1, 2]
-    m = wrapped(dwave.samplers.SimulatedAnnealingSampler()).magnetization(problem)
-    assert abs(float(m[0])) < 0.16 and abs(float(m[1]) - math.tanh(0.5)) < 0.16
+    # The tree decomposition of dwave-samplers 1.8 by itself answers −1 for such spins, always.
+    for kind in (dwave.samplers.SimulatedAnnealingSampler, dwave.samplers.TreeDecompositionSampler):
+        m = wrapped(kind()).magnetization(problem)
+        assert float((m - torch.tanh(problem.fields)).abs().max()) < 0.16
 
 
 def test_columns_are_ordered_by_label():

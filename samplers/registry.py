@@ -37,6 +37,10 @@ class SamplerEntry:
 
 _BUILT_IN = (
     SamplerEntry("exact", "samplers.exact:ExactSampler", "summation over all 2^n states by two halves"),
+    SamplerEntry("mean-field", "samplers.variational:MeanFieldSampler", "naive mean field, implicit gradient"),
+    SamplerEntry("tap", "samplers.variational:TAPSampler", "mean field with the Onsager reaction term"),
+    SamplerEntry("bethe", "samplers.variational:BetheSampler", "belief propagation; exact on trees"),
+    SamplerEntry("gibbs", "samplers.gibbs:GibbsSampler", "batched heat bath, parallel tempering; any size"),
     SamplerEntry(
         "annealing",
         "samplers.annealing:AnnealingSampler",

@@ -100,6 +100,9 @@ FAULTS = {
 MAKERS: dict[str, Callable[[], Sampler]] = {
     "reference": Reference,
     "exact": lambda: get_sampler("exact"),
+    "mean-field": lambda: get_sampler("mean-field", tolerance=1e-12),
+    "tap": lambda: get_sampler("tap", tolerance=1e-12),
+    "bethe": lambda: get_sampler("bethe", tolerance=1e-12),
     "annealing": lambda: get_sampler("annealing", num_reads=1000),
     "dqa": lambda: get_sampler("dqa"),
     "dqa-shots": lambda: get_sampler("dqa", shots=1000),

@@ -74,6 +74,11 @@ def has_law(sampler: Sampler) -> bool:
     return able(sampler).can_sample and (able(sampler).boltzmann or hasattr(sampler, "probabilities"))
 
 
+def targets_boltzmann(sampler: Sampler) -> bool:
+    """Whether it draws from the Boltzmann law, or approximates it (mean field) exactly where spins are free."""
+    return able(sampler).boltzmann or not able(sampler).can_sample
+
+
 def law(sampler: Sampler, problem: IsingProblem) -> Float[Tensor, "*batch states"]:
     """The law that the sampler claims, over all 2^n states: Boltzmann's, or its own `probabilities`."""
     if able(sampler).boltzmann:

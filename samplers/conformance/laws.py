@@ -19,6 +19,7 @@ from samplers.conformance.kit import (
     random_problem,
     require,
     slack,
+    targets_boltzmann,
 )
 from samplers.conformance.statistics import chi_square_p, mean_energy_z, worst_moment_z, z_limit
 from samplers.enumeration import ground_states, log_probabilities, moments
@@ -106,7 +107,7 @@ def check_free_spins_have_a_known_magnetization(make: MakeSampler) -> None:
         m, limit = measured(sampler, problem, 3)[0], slack(sampler)
         require(float((m + m.flip(0)).abs().max()) <= limit, f"⟨s⟩ is not odd in the field: {m.tolist()}")
         # No law but Boltzmann's need be monotonic far from β = 0, so others are asked for the sign alone.
-        if able(sampler).boltzmann:
+        if targets_boltzmann(sampler):
             error = float((m - torch.tanh(0.5 * field)).abs().max())
             require(error <= limit, f"⟨s⟩ differs from tanh(βh) by {error:.3g}")
         else:
@@ -199,7 +200,7 @@ def check_beta_scales_fields_and_couplings(make: MakeSampler) -> None:
     _compare(sampler, measured(sampler, scaled, 8), measured(sampler, problem, 7), "β scaling")
 
 
-@check("extremes", lambda s: able(s).boltzmann)
+@check("extremes", targets_boltzmann)
 def check_strong_and_tiny_fields(make: MakeSampler) -> None:
     """|h| up to 1e4 saturates to ±1, fields of 1e-30 give 0, and nothing is NaN, in float32 and float64"""
     sampler = make()

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import filelock
 import torch
@@ -50,7 +50,7 @@ class RunFolder:
         name: str = "run",
         resume: bool = False,
         device: torch.device | str = "cpu",
-    ) -> Self:
+    ) -> "RunFolder":
         """Make the folder (or, with `resume`, take up an existing one), lock it, write config and environment.
 
         On resumption config.json stays until `write_config`, which the trainer calls when the checkpoint has proved
@@ -127,7 +127,7 @@ class RunFolder:
         """Give the lock back."""
         self._lock.release()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "RunFolder":
         return self
 
     def __exit__(

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from samplers.streams import derive_key
 __all__ = ["ProgressDisplay", "Task", "Trainer", "TrainingResult", "TrainingSettings", "evaluate"]
 
 
+@runtime_checkable
 class Task(Protocol):
     """What is learnt. Batches are a function of the step (and the task's own seed), never of what came before."""
 
@@ -37,6 +38,7 @@ class Task(Protocol):
         """Numbers over a whole split ("validation", "test"), such as {"loss": 0.3, "accuracy": 0.9}."""
 
 
+@runtime_checkable
 class ProgressDisplay(Protocol):
     """Where a fit shows how far it is; see `progress.training_progress`."""
 

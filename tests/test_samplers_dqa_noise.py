@@ -136,6 +136,14 @@ def test_a_noise_model_of_other_gates_is_refused():
         as_noise(NoiseModel())
 
 
+def test_a_backend_without_errors_or_relaxation():
+    with pytest.raises(InvalidOptionError, match="reports no errors"):
+        backend_noise(GenericBackendV2(3, noise_info=False))
+    backend = line(3)
+    backend.target.qubit_properties = None
+    assert backend_noise(backend).description.endswith("without T1/T2")
+
+
 def test_correlated_readout_has_shots_but_no_exact_law():
     swap = [[0.9, 0, 0, 0.1], [0, 1, 0, 0], [0, 0, 1, 0], [0.1, 0, 0, 0.9]]
     model = NoiseModel()

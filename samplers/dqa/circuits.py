@@ -5,8 +5,9 @@ samplers/states.py. Only H, RZ, RZZ and RX are used. Every gate has a parameter 
 rzz_l_j_k and rx_l_j for layer l, so that parameters can be found by name after any transpilation.
 """
 
+import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -110,12 +111,12 @@ def load_qpy(path: str | Path) -> "QuantumCircuit":
     try:
         with path.open("rb") as file:
             circuits = qpy.load(file)
-    except (QiskitError, EOFError, ValueError, OSError, LookupError) as error:
+    except (QiskitError, EOFError, ValueError, OSError, LookupError, struct.error) as error:
         raise InvalidOptionError(f"{str(path)!r} is not a QPY file ({type(error).__name__})") from error
     return circuits[0]
 
 
-def draw_circuit(circuit: "QuantumCircuit", *, output: Literal["text", "mpl"] = "text", **options: Any) -> Any:
+def draw_circuit(circuit: "QuantumCircuit", *, output: str = "text", **options: Any) -> Any:
     """A drawing: text, or a matplotlib figure (output="mpl", extra "plots"); `options` go to Qiskit's drawer."""
     if output == "mpl":
         from qiskit.exceptions import MissingOptionalLibraryError
@@ -124,7 +125,7 @@ def draw_circuit(circuit: "QuantumCircuit", *, output: Literal["text", "mpl"] = 
             return circuit.draw("mpl", **options)
         except MissingOptionalLibraryError as error:
             # Its own message names pip packages; ours names the extra.
-            raise MissingDependencyError("matplotlib with pylatexenc", "plots", "drawing a circuit") from error
+            raise MissingDependencyError("matplotlib or pylatexenc", "plots", "drawing a circuit") from error
     if output != "text":
         raise InvalidOptionError(f"output={output!r}; a circuit is drawn as 'text' or 'mpl'")
     return circuit.draw("text", **options)

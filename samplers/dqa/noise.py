@@ -6,6 +6,7 @@ while others work does not decay.
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,11 +94,18 @@ def gate_noise(
 def backend_noise(backend: Any) -> Noise:
     """The errors that a `BackendV2` (a device or a fake one) reports for itself; circuits keep to its gates."""
     noise, error_type = _aer_noise()
+    spoken = f"backend {backend.name} ({backend.num_qubits} qubits)"
+    relaxes = bool(backend.target.qubit_properties)
     try:
-        model = noise.NoiseModel.from_backend(backend)
+        with warnings.catch_warnings():
+            if not relaxes:  # said in the description instead
+                warnings.filterwarnings("ignore", message=".*has no QubitProperties", category=UserWarning)
+            model = noise.NoiseModel.from_backend(backend, thermal_relaxation=relaxes)
     except error_type as error:
-        raise InvalidOptionError(f"noise: the backend {backend!r} reports no noise ({error})") from error
-    return Noise(model, f"backend {backend.name} ({backend.num_qubits} qubits)", backend)
+        raise InvalidOptionError(f"noise: the {spoken} reports no usable noise: {error}") from error
+    if model.is_ideal():
+        raise InvalidOptionError(f"noise: the {spoken} reports no errors; use noise=None")
+    return Noise(model, spoken if relaxes else f"{spoken} without T1/T2", backend)
 
 
 def as_noise(value: Any) -> Noise | None:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from samplers.dqa.angles import GateAngles, all_pairs, coupled_pairs, gate_angles
+from samplers.dqa.angles import GateAngles, Pairs, all_pairs, coupled_pairs, gate_angles
 from samplers.dqa.layers import Layers
 from samplers.errors import NotSupportedError
 from samplers.states import spin_table, spins_of_index
@@ -40,6 +40,7 @@ def shifted_magnetization(
     *,
     shots: int | None = None,
     seed: int = 0,
+    pairs: Pairs | None = None,
 ) -> Float[Tensor, "groups queries n"]:
     """⟨s⟩ at the end of the anneal, float64, differentiable in the fields, the couplings and the layers' angles.
 
@@ -48,6 +49,9 @@ def shifted_magnetization(
             shots=None, `probabilities_at`).
         shots: measurements of every circuit, in the forward pass and of each shifted circuit; None for exact.
         seed: of the shots; forward and backward use streams of their own.
+        pairs: which pairs get a gate, and with it a gradient. By default every pair where the couplings need a
+            gradient (one of coupling zero has a gradient all the same, and under noise its idle gate has
+            errors), else those whose coupling is not zero. Give it where couplings are zero for good.
 
     Cost: forward, one circuit per problem; backward, two per problem and gate whose angle needs a gradient:
     2·P·n for fields alone, P·n·(n − 1) more for couplings, 2·P·n more for the mixer's angles.
@@ -61,9 +65,9 @@ def shifted_magnetization(
             f"{type(engine).__name__} has no {needed}, which the parameter-shift rule needs"
             + ("; set shots=" if hasattr(engine, "draw_at") else "; use engine='aer', or gradient='adjoint'")
         )
-    # A pair of coupling zero has a gradient all the same.
-    wanted = couplings is not None and couplings.requires_grad and torch.is_grad_enabled()
-    pairs = all_pairs(fields.shape[-1]) if wanted else coupled_pairs(couplings)
+    if pairs is None:
+        wanted = couplings is not None and couplings.requires_grad and torch.is_grad_enabled()
+        pairs = all_pairs(fields.shape[-1]) if wanted else coupled_pairs(couplings)
     angles = gate_angles(fields, couplings, layers, pairs=pairs)
     measured = _ShiftRule.apply(angles.rz, angles.rzz, angles.rx, angles.pairs, engine, shots, seed)
     return measured.reshape(fields.shape)

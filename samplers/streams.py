@@ -49,12 +49,16 @@ def stream_keys(key: int, streams: Int[Tensor, "*batch"]) -> NDArray[np.uint64]:
     )
 
 
-def uniforms(key: int, streams: Int[Tensor, "*batch"], num_reads: int, counter: int = 0) -> NDArray[np.float64]:
-    """Uniform numbers in (0, 1), shape (*batch, num_reads); never 0 or 1. `counter` picks a fresh set."""
+def words(key: int, streams: Int[Tensor, "*batch"], num_reads: int, counter: int = 0) -> NDArray[np.uint64]:
+    """Random 64-bit words, shape (*batch, num_reads), e.g. to start generators from; `counter` picks a fresh set."""
     reads = np.arange(num_reads, dtype=np.uint64)
     state = _absorb(stream_keys(key, streams)[..., None], reads)
-    state = _absorb(state, np.array([counter], dtype=np.uint64))
-    return ((state >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return _absorb(state, np.array([counter], dtype=np.uint64))
+
+
+def uniforms(key: int, streams: Int[Tensor, "*batch"], num_reads: int, counter: int = 0) -> NDArray[np.float64]:
+    """Uniform numbers in (0, 1), shape (*batch, num_reads); never 0 or 1. `counter` picks a fresh set."""
+    return ((words(key, streams, num_reads, counter) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def uniforms_like(

@@ -1,0 +1,106 @@
+"""The gradient of magnetizations from heat-bath reads: the covariance rule, Rao–Blackwellised.
+
+With t_j(s) = tanh(βF_j(s)), F_j the local field, ⟨s_j⟩ = ⟨t_j⟩ under the Boltzmann law, and so for a parameter θ
+
+    ∂⟨s_j⟩/∂θ = ⟨∂t_j/∂θ⟩ + Cov(t_j, β ∂(−E)/∂θ).
+
+Both averages are over reads; with J = K = 0 the first is the whole answer and has no noise. It is the covariance
+Cov(s_j, ∂(−βE)/∂θ) with s_j averaged over its own conditional law, hence of lower variance. The mean in the covariance
+is that of the *other* chains, which makes the estimate unbiased for independent chains in equilibrium, however
+correlated the reads of one chain are. For chains that are not in equilibrium it is a surrogate.
+"""
+
+import torch
+from jaxtyping import Float, Int8
+from torch import Tensor
+
+from samplers.problem import IsingProblem
+
+# Reads are unpacked to floating point for at most this many numbers at a time.
+_CHUNK = 2**22
+
+
+def covariance_magnetization(
+    inner: IsingProblem, magnetization: Float[Tensor, "G Q n"], reads: Int8[Tensor, "G Q chains kept n"]
+) -> Float[Tensor, "G Q n"]:
+    """`magnetization` with the module's gradient in the fields, J and K of a grouped problem.
+
+    Args:
+        inner: a grouped problem, fields (G, Q, n), couplings (G, 1, n, n), triples (G, 1, n, n, n) or none.
+        reads: its reads, of at least two chains; 0 where a spin is absent.
+    """
+    couplings = inner.couplings if inner.has_couplings else None
+    return _Covariance.apply(inner.fields, couplings, inner.triples, magnetization, reads, inner.beta)
+
+
+class _Covariance(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, fields, couplings, triples, magnetization, reads, beta):
+        ctx.save_for_backward(fields, couplings, triples, reads)
+        ctx.beta = beta
+        return magnetization.clone()
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        (grad,) = grad_outputs
+        fields, couplings, triples, reads = ctx.saved_tensors
+        groups, queries, chains, kept, n = reads.shape
+        by_fields = torch.zeros_like(fields)
+        by_couplings = None if couplings is None else torch.zeros_like(couplings)
+        by_triples = None if triples is None else torch.zeros_like(triples)
+        size = max(1, _CHUNK // (chains * kept * n))
+        for g in range(groups):
+            for start in range(0, queries, size):
+                part = slice(start, min(start + size, queries))
+                spins = reads[g, part].to(fields.dtype)
+                local = _local_fields(spins, fields[g, part], _at(couplings, g), _at(triples, g))
+                score, slope = _weights(spins, torch.tanh(ctx.beta * local), grad[g, part])
+                flat = spins.flatten(1, 2)
+                by_fields[g, part] = ctx.beta * ((score.unsqueeze(-1) * flat).sum(1) + slope.sum(1))
+                flat, score, slope = flat.flatten(0, 1), score.flatten(), slope.flatten(0, 1)
+                if by_couplings is not None:
+                    by_couplings[g, 0] += ctx.beta * _by_pairs(flat, score, slope)
+                if by_triples is not None:
+                    by_triples[g, 0] += ctx.beta * _by_triples(flat, score, slope)
+        return by_fields, by_couplings, by_triples, None, None, None
+
+
+def _at(interaction: Tensor | None, group: int) -> Tensor | None:
+    return None if interaction is None else interaction[group, 0]
+
+
+def _local_fields(spins: Tensor, fields: Tensor, couplings: Tensor | None, triples: Tensor | None) -> Tensor:
+    local = fields[:, None, None]
+    if couplings is not None:
+        local = local + spins @ couplings
+    if triples is not None:
+        local = local + 0.5 * torch.einsum("qckl,jlm,qckm->qckj", spins, triples, spins)
+    return local.expand(spins.shape)
+
+
+def _weights(spins: Tensor, tanh: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Per read: the weight of the score, (q, reads), and g_j ∂t_j/∂(βF_j), (q, reads, n), both divided by the reads."""
+    _, chains, kept, _ = spins.shape
+    grad = torch.where(spins[:, :1, :1] != 0, grad[:, None, None], 0.0)
+    projected = (tanh * grad).sum(-1)
+    own = projected.mean(-1, keepdim=True)
+    others = (own.sum(1, keepdim=True) - own) / (chains - 1)
+    reads = chains * kept
+    return ((projected - others) / reads).flatten(1), ((1 - tanh**2) * grad / reads).flatten(1, 2)
+
+
+def _by_pairs(spins: Tensor, score: Tensor, slope: Tensor) -> Tensor:
+    """Half the derivative of each pair, zero on the diagonal."""
+    direct = slope.mT @ spins
+    result = 0.5 * (spins.mT @ (score.unsqueeze(-1) * spins) + direct + direct.mT)
+    return result.fill_diagonal_(0)
+
+
+def _by_triples(spins: Tensor, score: Tensor, slope: Tensor) -> Tensor:
+    """A sixth of the derivative of each triple, zero where two indices coincide."""
+    n = spins.shape[-1]
+    direct = torch.einsum("rj,rk,rl->jkl", slope, spins, spins)
+    result = torch.einsum("r,rj,rk,rl->jkl", score, spins, spins, spins)
+    result = (result + direct + direct.permute(1, 0, 2) + direct.permute(1, 2, 0)) / 6
+    same = torch.eye(n, dtype=torch.bool, device=spins.device)
+    return result.masked_fill(same[:, :, None] | same[:, None, :] | same[None], 0.0)

@@ -17,7 +17,13 @@ from samplers import Capabilities, InvalidOptionError, IsingProblem, Sampler, Sa
 from samplers.streams import uniforms_like
 
 SETTINGS = TrainingSettings(
-    steps=20, batch_size=8, learning_rate=0.01, coupling_learning_rate=0.05, eval_every=4, monitor="loss", monitor_mode="min"
+    steps=20,
+    batch_size=8,
+    learning_rate=0.01,
+    coupling_learning_rate=0.05,
+    eval_every=4,
+    monitor="loss",
+    monitor_mode="min",
 )
 
 
@@ -235,7 +241,7 @@ def test_patience_counts_evaluations_without_improvement():
     assert (result.steps, result.best_step, result.best_metrics, result.stopped_early) == (8, 5, {"loss": 3.0}, True)
 
 
-def test_the_larger_number_is_better_with_mode_max():
+def test_the_larger_number_is_better_with_that_direction():
     settings = dataclasses.replace(SETTINGS, steps=4, eval_every=1, monitor_mode="max")
     result = trainer(None, settings, Scripted([0.1, 0.9, 0.5, 0.9])).fit()
     assert (result.best_step, result.stopped_early) == (2, False)

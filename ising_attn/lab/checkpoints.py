@@ -44,12 +44,8 @@ def save_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically: a failure leaves the file that was there."""
     tensors: dict[str, Tensor] = {}
     content = {f.name: _pack(getattr(checkpoint, f.name), tensors, f.name) for f in dataclasses.fields(Checkpoint)}
-    metadata = {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "content": dump_json(content),
-        "sha256": _digest(tensors),
-    }
+    metadata = {"format": FORMAT, "version": str(VERSION), "content": dump_json(content)}
+    metadata["sha256"] = _digest(metadata, tensors)
     write_bytes(Path(path), safetensors.torch.save(tensors, metadata))
 
 
@@ -75,7 +71,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         raise CheckpointError(
             f"{path} has checkpoint format {version or '?'}; this version reads up to {VERSION}; upgrade ising-attn"
         )
-    if metadata.get("sha256") != _digest(tensors):
+    if metadata.get("sha256") != _digest(metadata, tensors):
         raise CheckpointError(f"{path} is damaged (its checksum does not match); use another checkpoint")
     try:
         return Checkpoint(**_unpack(json.loads(metadata["content"]), tensors))
@@ -122,8 +118,8 @@ def _spoken(kind: tuple[tuple[int, ...], torch.dtype] | None) -> str:
     return "absent" if kind is None else f"{str(kind[1]).removeprefix('torch.')} {list(kind[0])}"
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(f"{metadata['version']} {metadata.get('content')} ".encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)

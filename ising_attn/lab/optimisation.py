@@ -56,8 +56,8 @@ class TrainingSettings:
         _check("max_seconds", self.max_seconds, 0, above=True)
 
     def better(self, value: float, than: float | None) -> bool:
-        """Whether a monitored number beats another; anything beats None, NaN beats nothing."""
-        if math.isnan(value):
+        """Whether a monitored number beats another; any finite one beats None."""
+        if not math.isfinite(value):
             return False
         return than is None or (value > than if self.monitor_mode == "max" else value < than)
 

@@ -45,7 +45,8 @@ class _Bar:
         self._bar.update(self._task, completed=step, shown=self._train + self._validation)
 
     def evaluated(self, step: int, values: Mapping[str, float]) -> None:
-        self._validation = f" │ validation {_spoken(values)}"
+        name = "accuracy" if "accuracy" in values else next(iter(values))
+        self._validation = f" │ validation {values[name]:.3f}"
         self._bar.update(self._task, shown=self._train + self._validation)
 
 

@@ -1,0 +1,222 @@
+"""Settings: which layer wins, what is refused and how, and the sampler's options among the flags."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from ising_attn.lab.config import Flat, Hidden, RunSettings, SamplerSettings, parse_settings, settings_to_dict
+from ising_attn.lab.training import TrainingSettings
+from samplers import Capabilities, InvalidOptionError, Sampler, UnknownSamplerError, option, register_sampler
+
+
+class Probe(Sampler):
+    """A sampler with an option of every kind."""
+
+    layers: int = option(4, help="number of layers", minimum=1, maximum=100)
+    engine: str = option("statevector", help="what computes", choices=("statevector", "aer"))
+    shots: int | None = option(None, help="shots; None for exact probabilities", minimum=1)
+    schedule: str | object = option("ramp", help="name or path of a schedule, or a schedule object")
+    noise: object = option(None, help="a noise model; from Python alone")
+    monotone: bool = option(True, help="whether the schedule must be monotone")
+    offset: float = option(0.0, help="an offset")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(exact=False, boltzmann=False, gradient="none")
+
+
+register_sampler("config-probe", Probe)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """The data."""
+
+    context: int = 8
+    """Sequence length."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(SamplerSettings):
+    """A test's settings."""
+
+    sampler: str = "config-probe"
+    """The sampler."""
+    ffn: bool = True
+    """Feed-forward slot."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds."""
+    internal: Hidden[int] = 3
+    """Not for users."""
+    training: Flat[TrainingSettings] = TrainingSettings()
+    data: Data = Data()
+
+
+def parse(*argv: str) -> Settings:
+    return parse_settings(Settings, argv, prog="probe", description="A probe.")
+
+
+@pytest.fixture
+def toml(tmp_path):
+    def write(text: str) -> str:
+        (tmp_path / "settings.toml").write_text(text)
+        return f"--config={tmp_path / 'settings.toml'}"
+
+    return write
+
+
+def test_defaults_stand_where_nothing_is_given():
+    assert parse() == Settings()
+
+
+def test_flags_override_the_file_which_overrides_the_defaults(toml):
+    file = toml("seeds = [3, 4]\nffn = false\n[training]\nsteps = 77\nlearning_rate = 0.5\n[data]\ncontext = 12\n")
+    ours = parse(file, "--steps=9")
+    assert (ours.training.steps, ours.training.learning_rate, ours.seeds, ours.ffn) == (9, 0.5, (3, 4), False)
+    assert ours.data.context == 12
+    assert ours.training.batch_size == TrainingSettings().batch_size
+    assert parse("--steps=9", file) == ours
+    assert parse(file, "--ffn").ffn is True
+    assert parse(file, "--data.context=6").data.context == 6
+
+
+def test_file_keys_may_be_spelled_like_the_flags(toml):
+    assert parse(toml("learning-rate = 0.5\neval_every = 7\n")).training.learning_rate == 0.5
+
+
+def test_none_can_be_given_and_taken_back(toml):
+    assert parse("--clip", "None").training.clip is None
+    assert parse(toml("patience = 4\n")).training.patience == 4
+    assert parse(toml("patience = 4\n"), "--patience=None").training.patience is None
+
+
+@pytest.mark.parametrize("spelling", [["--seeds=0,1,2"], ["--seeds", "0", "1", "2"], ["--seeds", "0,1", "2"]])
+def test_sequences_take_spaces_and_commas(spelling):
+    assert parse(*spelling, "--no-ffn").seeds == (0, 1, 2)
+
+
+def test_negative_numbers_and_underscores_are_taken():
+    ours = parse("--sampler.offset", "-1.5", "--seeds=-1,2", "--learning_rate=0.2")
+    assert (ours.sampler_options, ours.seeds, ours.training.learning_rate) == ({"offset": -1.5}, (-1, 2), 0.2)
+
+
+def test_sampler_options_are_flags_with_or_without_equals():
+    ours = parse("--sampler", "config-probe", "--sampler.layers=20", "--sampler.engine", "aer", "--sampler.no-monotone")
+    assert ours.sampler_options == {"layers": 20, "engine": "aer", "monotone": False}
+    sampler = ours.make_sampler(seed=5, layers=2)
+    assert (sampler.layers, sampler.engine, sampler.seed) == (20, "aer", 5)
+
+
+def test_sampler_options_of_a_file_go_with_its_sampler(toml):
+    file = toml('sampler = "config-probe"\nsteps = 5\n[sampler_options]\nlayers = 9\nmonotone = false\n')
+    assert parse(file, "--sampler.shots=3").sampler_options == {"layers": 9, "monotone": False, "shots": 3}
+    other = parse(file, "--sampler=exact")
+    assert (other.sampler, other.sampler_options, other.training.steps) == ("exact", {}, 5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--learnin-rate=3"], "there is no flag --learnin-rate; did you mean '--learning-rate'\\?$"),
+        (["--contxt", "3"], "there is no flag --contxt; did you mean '--data.context'"),
+        (["--sampler.layer=3"], "there is no flag --sampler.layer; did you mean '--sampler.layers'"),
+        (["--qqq"], "there is no flag --qqq; --help lists all"),
+        (["--internal=4"], "there is no flag --internal"),
+        (["--noise=3"], "there is no flag --noise"),
+        (["stray"], "unexpected argument 'stray'"),
+        (["--sampler.layers=0"], "layers=0; it must be between 1 and 100"),
+        (["--sampler.engine=aers"], "engine='aers'; it must be one of 'statevector', 'aer'; did you mean 'aer'"),
+        (["--resume"], "--resume needs the run folder to go on with: --resume --out=FOLDER"),
+        (["--config=/nowhere/x.toml"], "there is no file of settings /nowhere/x.toml"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_the_nearest_match(flags, message):
+    with pytest.raises(InvalidOptionError, match=message):
+        parse(*flags)
+
+
+def test_an_unknown_sampler_lists_the_known_ones():
+    with pytest.raises(UnknownSamplerError, match="no sampler is named 'config-prob'; did you mean 'config-probe'"):
+        parse("--sampler=config-prob")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--steps=x"], "--steps"),
+        (["--steps=0"], "--steps is 0; it must be at least 1"),
+        (["--monitor-mode=maxi"], "--monitor-mode"),
+        (["--sampler.layers=2.5"], "--sampler.layers"),
+    ],
+)
+def test_a_value_that_cannot_be_read_exits_with_2(flags, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse(*flags)
+    assert stop.value.code == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert not shown.out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("learnin_rate = 3", "has the unknown setting 'learnin_rate'; did you mean '--learning-rate'"),
+        ("[trainin]\nsteps = 3", "has the unknown table 'trainin'; did you mean 'training'"),
+        ("[sampler_options]\nlayer = 3", "has the unknown setting 'layer'; did you mean '--sampler.layers'"),
+        ("internal = 4", "has the unknown setting 'internal'"),
+        ("out = 'x'", "has the unknown setting 'out'"),
+        ("steps = 'many'", "has a value that cannot be used"),
+        ("steps = ", "cannot be read as TOML"),
+    ],
+)
+def test_bad_files_are_named(toml, text, message):
+    with pytest.raises(InvalidOptionError, match=f"settings.toml {message}"):
+        parse(toml(text))
+
+
+def test_config_json_of_a_run_reads_back_and_serves_resumption(tmp_path):
+    ours = parse("--seeds=1,2", "--no-ffn", "--sampler.layers=7", "--steps=3", "--clip=None", "--data.context=5")
+    (tmp_path / "config.json").write_text(json.dumps(settings_to_dict(ours)))
+    assert parse(f"--config={tmp_path / 'config.json'}") == dataclasses.replace(ours, config=tmp_path / "config.json")
+    resumed = parse("--resume", f"--out={tmp_path}", "--steps=9")
+    expected = dataclasses.replace(ours.training, steps=9)
+    assert resumed == dataclasses.replace(ours, resume=True, out=tmp_path, training=expected)
+    assert not {"out", "resume", "config", "debug", "internal"} & settings_to_dict(ours).keys()
+
+
+def test_help_lists_settings_and_the_sampler_s_options_on_80_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as stop:
+        parse("--help", "--sampler=config-probe")
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    text = " ".join(shown.replace("│", " ").split())
+    for part in (
+        "--learning-rate FLOAT",
+        "--ffn, --no-ffn",
+        "--data.context INT",
+        "Options of the sampler 'config-probe'",
+    ):
+        assert part in text
+    assert "--sampler.layers INT number of layers [at least 1, at most 100] (default: 4)" in text
+    assert "--sampler.engine {statevector,aer} what computes (default: statevector)" in text
+    assert "noise" not in text
+    assert "--internal" not in text
+
+
+def test_settings_without_a_sampler_have_no_such_flags():
+    assert parse_settings(RunSettings, ["--out=x"], prog="p") == RunSettings(out=Path("x"))
+    with pytest.raises(InvalidOptionError, match="there is no flag --sampler"):
+        parse_settings(RunSettings, ["--sampler=exact"], prog="p")
+
+
+@pytest.mark.parametrize("name", ["exact", "annealing", "dqa"])
+def test_the_shipped_samplers_options_can_all_be_shown(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse("--help", f"--sampler={name}")
+    assert stop.value.code == 0
+    assert "--sampler.seed" in capsys.readouterr().out

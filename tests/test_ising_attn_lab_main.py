@@ -1,0 +1,104 @@
+"""The outermost frame, the device check and the progress display."""
+
+import io
+import os
+import signal
+
+import pytest
+import torch
+from rich.console import Console
+
+from ising_attn.lab.device import resolve_device
+from ising_attn.lab.errors import CheckpointError, TrainingInterrupted
+from ising_attn.lab.main import run_main
+from ising_attn.lab.progress import training_progress
+from samplers import InvalidOptionError
+
+
+def raising(error: BaseException):
+    def main() -> None:
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (CheckpointError("there is no checkpoint x"), 1, "error: there is no checkpoint x\n"),
+        (InvalidOptionError("--steps is 0"), 2, "error: --steps is 0\n"),
+        (FileNotFoundError(2, "No such file or directory", "x.txt"), 1, "error: No such file or directory: x.txt\n"),
+        (MemoryError(), 1, "error: out of memory; use a smaller --batch-size or --context, or --device=cpu\n"),
+        (KeyboardInterrupt(), 130, "\ninterrupted\n"),
+        (TrainingInterrupted("stopped; go on with --resume"), 130, "\nstopped; go on with --resume\n"),
+    ],
+)
+def test_expected_errors_are_one_sentence_and_an_exit_code(error, code, text, capsys):
+    assert run_main(raising(error), debug=False) == code
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", text)
+
+
+def test_defects_keep_their_traceback():
+    with pytest.raises(ZeroDivisionError):
+        run_main(raising(ZeroDivisionError()), debug=False)
+
+
+def test_debug_shows_the_traceback(monkeypatch):
+    with pytest.raises(CheckpointError):
+        run_main(raising(CheckpointError("x")), debug=True)
+    monkeypatch.setattr("sys.argv", ["prog", "--debug"])
+    with pytest.raises(CheckpointError):
+        run_main(raising(CheckpointError("x")))
+
+
+def test_success_is_zero_and_a_returned_code_is_passed_on():
+    assert run_main(lambda: None, debug=False) == 0
+    assert run_main(lambda: 3, debug=False) == 3
+
+
+def test_a_real_ctrl_c_exits_with_130(capsys):
+    assert run_main(lambda: os.kill(os.getpid(), signal.SIGINT), debug=False) == 130
+
+
+def test_devices_are_checked(monkeypatch):
+    assert resolve_device("cpu") == torch.device("cpu")
+    for name in ("gpu", "cuda:x", "cpu:0", ""):
+        with pytest.raises(InvalidOptionError, match="it must be auto, cpu, cuda or cuda:N"):
+            resolve_device(name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto") == torch.device("cpu")
+    for name in ("cuda", "cuda:1"):
+        with pytest.raises(InvalidOptionError, match=f"--device={name} was asked for, but .*; use --device=cpu"):
+            resolve_device(name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert resolve_device("auto") == torch.device("cuda")
+    assert resolve_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(InvalidOptionError, match="there are 2 CUDA devices"):
+        resolve_device("cuda:2")
+
+
+def shown(*, terminal: bool) -> str:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=80, color_system=None)
+    with training_progress("seed 0", console=console) as progress:
+        progress.start(0, 200)
+        for step in range(1, 101):
+            progress.advance(step, {"loss": 1 / step, "accuracy": 0.5, "error": 3.0})
+        progress.evaluated(100, {"loss": 0.25, "accuracy": 0.875})
+    return console.file.getvalue()
+
+
+def test_files_get_a_plain_line_at_each_evaluation():
+    text = shown(terminal=False)
+    assert text.startswith("seed 0: step 100/200, loss 0.010, accuracy 0.500 │ validation loss 0.250, accuracy 0.875, ")
+    assert text.endswith(" s left\n")
+    assert text.count("\n") == 1
+    assert "\x1b" not in text
+
+
+def test_a_terminal_gets_one_bar_with_loss_accuracy_and_time_left_on_80_columns():
+    last = shown(terminal=True).split("\r")[-1].replace("\x1b[2K", "").split("\n")[0]
+    for part in ("seed 0", "100/200", "loss 0.010", "0.875"):
+        assert part in last
+    assert len(last.rstrip()) <= 80

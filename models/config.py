@@ -5,10 +5,13 @@ not know. The sampler is no part of a configuration: the same weights run with a
 """
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 from ising_attn import Attention, Sampler, make_attention
 from samplers.errors import InvalidOptionError, did_you_mean
+
+C = TypeVar("C", bound="Config")
+D = TypeVar("D", bound="DecoderConfig")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,7 +23,7 @@ class Config:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
+    def from_dict(cls: type[C], values: dict[str, Any]) -> C:
         """The inverse of `to_dict`.
 
         Raises:
@@ -94,7 +97,7 @@ class DecoderConfig(Config):
         return {"model": self.model, **super().to_dict()}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
+    def from_dict(cls: type[D], values: dict[str, Any]) -> D:
         values = dict(values)
         name = values.pop("model", cls.model)
         if name != cls.model:

@@ -110,7 +110,22 @@ def test_shots_repeat_with_their_seed_and_use_fresh_streams():
         return torch.autograd.grad(mean.sum(), fields)[0]
 
     assert torch.equal(gradient(1), gradient(1)) and not torch.equal(gradient(1), gradient(2))
-    assert len(set(engine.keys)) == 4  # forward and backward of two seeds
+    assert len(engine.keys) == 8 and len(set(engine.keys)) == 4  # forward and backward of two seeds
+
+
+def test_own_seeds_make_gradients_independent_of_the_batch_and_of_blocks(monkeypatch):
+    seeds = torch.tensor([[5, 6]])
+
+    def gradient(first: int) -> Tensor:
+        fields, couplings, layers = make()
+        part, own = fields[:, first:], seeds[:, first:]
+        mean = shifted_magnetization(AerEngine(), part, couplings, layers, shots=20, seed=own)
+        return torch.autograd.grad(mean[:, -1].sum(), fields)[0][:, -1]
+
+    alone = gradient(1)
+    assert torch.equal(gradient(0), alone)
+    monkeypatch.setattr("samplers.dqa.parameter_shift._CIRCUITS_PER_BLOCK", 4)
+    assert torch.equal(gradient(0), alone)
 
 
 def test_under_noise_it_is_the_gradient_of_the_noisy_circuit():

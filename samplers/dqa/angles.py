@@ -47,7 +47,10 @@ class GateAngles:
         """Angles of the same shape of anneal from rows in the order of `flat`."""
         n, depth, pairs = self.num_spins, self.depth, len(self.pairs)
         rz, rzz, rx = rows.split([depth * n, depth * pairs, depth * n], dim=1)
-        return GateAngles(rz.reshape(-1, depth, n), rzz.reshape(-1, depth, pairs), rx.reshape(-1, depth, n), self.pairs)
+        count = len(rows)
+        return GateAngles(
+            rz.reshape(count, depth, n), rzz.reshape(count, depth, pairs), rx.reshape(count, depth, n), self.pairs
+        )
 
 
 def all_pairs(num_spins: int) -> Pairs:

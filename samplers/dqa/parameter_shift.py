@@ -8,6 +8,7 @@ unbiased one from shots. It holds under noise as well, where the noise does not 
 
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -16,7 +17,7 @@ from samplers.dqa.angles import GateAngles, Pairs, all_pairs, coupled_pairs, gat
 from samplers.dqa.layers import Layers
 from samplers.errors import NotSupportedError
 from samplers.states import spin_table, spins_of_index
-from samplers.streams import derive_key
+from samplers.streams import derive_key, stream_keys
 
 # Circuits of one request to the engine (which splits it further as it needs).
 _CIRCUITS_PER_BLOCK = 2048
@@ -39,7 +40,7 @@ def shifted_magnetization(
     layers: Layers,
     *,
     shots: int | None = None,
-    seed: int = 0,
+    seed: int | Int[Tensor, "groups queries"] = 0,
     pairs: Pairs | None = None,
 ) -> Float[Tensor, "groups queries n"]:
     """⟨s⟩ at the end of the anneal, float64, differentiable in the fields, the couplings and the layers' angles.
@@ -48,7 +49,8 @@ def shifted_magnetization(
         engine: a gate-level engine: `AerEngine`, `PrimitiveEngine`, or anything with their `draw_at` (and, for
             shots=None, `probabilities_at`).
         shots: measurements of every circuit, in the forward pass and of each shifted circuit; None for exact.
-        seed: of the shots; forward and backward use streams of their own.
+        seed: of the shots, for the batch or for each problem, as in `AerEngine.draw`. The forward pass and every
+            shifted circuit use streams of their own.
         pairs: which pairs get a gate, and with it a gradient. By default every pair where the couplings need a
             gradient (one of coupling zero has a gradient all the same, and under noise its idle gate has
             errors), else those whose coupling is not zero. Give it where couplings are zero for good.
@@ -69,7 +71,8 @@ def shifted_magnetization(
         wanted = couplings is not None and couplings.requires_grad and torch.is_grad_enabled()
         pairs = all_pairs(fields.shape[-1]) if wanted else coupled_pairs(couplings)
     angles = gate_angles(fields, couplings, layers, pairs=pairs)
-    measured = _ShiftRule.apply(angles.rz, angles.rzz, angles.rx, angles.pairs, engine, shots, seed)
+    own = seed if isinstance(seed, int) else seed.flatten()
+    measured = _ShiftRule.apply(angles.rz, angles.rzz, angles.rx, angles.pairs, engine, shots, own)
     return measured.reshape(fields.shape)
 
 
@@ -80,7 +83,7 @@ class _ShiftRule(torch.autograd.Function):
     def forward(ctx, rz, rzz, rx, pairs, engine, shots, seed):
         ctx.save_for_backward(rz, rzz, rx)
         ctx.pairs, ctx.engine, ctx.shots, ctx.seed = pairs, engine, shots, seed
-        return _measured(engine, GateAngles(rz, rzz, rx, pairs), shots, derive_key(seed, 0))
+        return _measured(engine, GateAngles(rz, rzz, rx, pairs), shots, _stream(seed, 0))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -92,9 +95,8 @@ class _ShiftRule(torch.autograd.Function):
         gates = wanted.nonzero().flatten()
         slopes = torch.zeros(angles.num_problems, len(wanted), dtype=torch.float64)
         step = max(1, _CIRCUITS_PER_BLOCK // (2 * max(1, angles.num_problems)))
-        for block, chosen in enumerate(gates.split(step)):
-            key = derive_key(ctx.seed, 1, block)
-            slopes[:, chosen] = _slopes(ctx.engine, angles, chosen, grad_outputs[0], ctx.shots, key)
+        for chosen in gates.split(step):
+            slopes[:, chosen] = _slopes(ctx.engine, angles, chosen, grad_outputs[0], ctx.shots, ctx.seed)
         shaped = angles.with_flat(slopes.to(angles.rz.device))
         grads = [
             grad if need else None
@@ -109,7 +111,7 @@ def _slopes(
     gates: Int[Tensor, "chosen"],
     weights: Float[Tensor, "problems n"],
     shots: int | None,
-    key: int,
+    seed: int | Int[Tensor, "problems"],
 ) -> Float[Tensor, "problems chosen"]:
     """∂(weights·⟨s⟩)/∂θ of the chosen gates (columns of `GateAngles.flat`), for every problem."""
     flat = angles.flat()
@@ -117,15 +119,29 @@ def _slopes(
     for i, gate in enumerate(gates):
         rows[i, 0, :, gate] += torch.pi / 2
         rows[i, 1, :, gate] -= torch.pi / 2
-    measured = _measured(engine, angles.with_flat(rows.flatten(0, 2)), shots, key)
+    streams: int | Tensor
+    if isinstance(seed, int):
+        streams = _stream(seed, 1, int(gates[0]))
+    else:
+        streams = torch.cat([_stream(seed, 1, gate, sign) for gate in gates.tolist() for sign in (0, 1)])
+    measured = _measured(engine, angles.with_flat(rows.flatten(0, 2)), shots, streams)
     up, down = measured.reshape(len(gates), 2, *weights.shape).unbind(1)
     return (((up - down) / 2) * weights).sum(-1).T.cpu()
 
 
-def _measured(engine: Any, angles: GateAngles, shots: int | None, key: int) -> Float[Tensor, "problems n"]:
+def _stream(seed: Any, *words: int) -> Any:
+    """A fresh seed for another purpose: an integer of an integer, one for each problem of a tensor."""
+    if isinstance(seed, int):
+        return derive_key(seed, *words)
+    return torch.from_numpy(stream_keys(derive_key(0, *words), seed).astype(np.int64))
+
+
+def _measured(
+    engine: Any, angles: GateAngles, shots: int | None, seed: int | Int[Tensor, "problems"]
+) -> Float[Tensor, "problems n"]:
     n, device = angles.num_spins, angles.rz.device
     if shots is None:
         probabilities = engine.probabilities_at(angles)
         return (probabilities @ spin_table(n, device=probabilities.device)).to(device)
-    index = engine.draw_at(angles, shots, key)
+    index = engine.draw_at(angles, shots, seed)
     return spins_of_index(index, n).to(torch.float64).mean(1).to(device)

@@ -13,6 +13,8 @@ from torch import Tensor
 from samplers.base import Capabilities, Gradient, Sampler
 from samplers.dqa import calibration
 from samplers.dqa.layers import Layers
+from samplers.dqa.parameter_shift import shifted_magnetization
+from samplers.dqa.primitive import as_engine
 from samplers.dqa.schedules import AngleSchedule, AnnealSchedule, Schedule, load_schedule, named_schedule
 from samplers.dqa.statevector import MAX_SPINS, StateVectorEngine
 from samplers.dqa.step_error import largest_phases, splitting_error
@@ -40,7 +42,8 @@ class DQASampler(Sampler):
     temperature is the schedule's (`samplers.dqa.calibration`), beyond it is biased, the more so the larger
     β|h| and β|J|. β of the problem multiplies the phase angles. Masked problems run at their own size.
 
-    The gradient is that of the circuit ("adjoint", state vector only), the J = 0 derivative
+    The gradient is that of the circuit ("adjoint", state vector only; "parameter-shift", other engines, from
+    shots as well, at two circuits per gate and problem), the J = 0 derivative
     ("straight-through", Kim and Park 2026), or the Boltzmann rule applied to the circuit's law ("covariance",
     a surrogate: the law is not Boltzmann). "auto" is adjoint on the state vector with `shots=None`, else
     straight-through. With `shots`, adjoint differentiates the circuit while values carry shot noise.
@@ -52,7 +55,7 @@ class DQASampler(Sampler):
     name = "dqa"
     engine: Any = option(
         "statevector",
-        help="what runs the layers: a name, or an object with the methods of AerEngine",
+        help="what runs the layers: a name, a Qiskit SamplerV2, or an object with the methods of AerEngine",
         choices=("statevector", "aer"),
     )
     schedule: Any = option("ramp", help="name of a schedule, path of a JSON file, or a schedule object")
@@ -63,7 +66,7 @@ class DQASampler(Sampler):
     gradient: str = option(
         "auto",
         help="how marginals are differentiated",
-        choices=("auto", "adjoint", "straight-through", "covariance", "none"),
+        choices=("auto", "adjoint", "parameter-shift", "straight-through", "covariance", "none"),
     )
     precision: str = option(
         "auto", help="of the simulation; auto follows the problem's dtype", choices=("auto", "single", "double")
@@ -79,10 +82,10 @@ class DQASampler(Sampler):
         super().__post_init__()
         self._schedule = _resolved(self.schedule)
         self._own_state = isinstance(self.engine, str) and self.engine == "statevector"
+        self._outer_engine: Any = None if isinstance(self.engine, str) else as_engine(self.engine)
         self._check_engine()
         self._schedule.layers(self.num_layers)
         self._warned = False
-        self._outer_engine: Any = None if isinstance(self.engine, str) else self.engine
 
     @property
     def capabilities(self) -> Capabilities:
@@ -135,6 +138,8 @@ class DQASampler(Sampler):
             parts = [self._covariance_part(part.problem, layers, key) for part in split.parts]
         elif gradient == "adjoint":
             parts = [self._adjoint_part(part.problem, layers, key) for part in split.parts]
+        elif gradient == "parameter-shift":
+            parts = [self._shifted_part(part.problem, layers, key) for part in split.parts]
         else:
             with torch.no_grad():
                 parts = [self._value_part(part.problem, layers, key) for part in split.parts]
@@ -175,6 +180,10 @@ class DQASampler(Sampler):
             noisy = self._value_part(part, layers, key)
         return noisy + (exact - exact.detach())
 
+    def _shifted_part(self, part: IsingProblem, layers: Layers, key: int) -> Tensor:
+        seeds = _problem_seeds(part, key)
+        return shifted_magnetization(self._engine(), part.fields, part._couplings, layers, shots=self.shots, seed=seeds)
+
     def _value_part(self, part: IsingProblem, layers: Layers, key: int) -> Tensor:
         if self.shots is not None:
             return self._draws(part, layers, self.shots, key).double().mean(-2)
@@ -208,7 +217,7 @@ class DQASampler(Sampler):
     def _indices(self, part: IsingProblem, layers: Layers, num_reads: int, key: int) -> Tensor:
         """State indices (g, q, reads): measured by an outer engine that is given shots, else by inverse CDF."""
         if not self._own_state and (self.shots is not None or not self._engine().exact):
-            seeds = torch.from_numpy(stream_keys(key, part.streams).astype(np.int64))
+            seeds = _problem_seeds(part, key)
             return self._engine().draw(part.fields, part._couplings, layers, num_reads, seeds).to(part.device)
         cumulative = self._law(part, layers).cumsum(-1)
         uniform = uniforms_like(cumulative, key, part.streams, num_reads) * cumulative[..., -1:]
@@ -240,19 +249,25 @@ class DQASampler(Sampler):
     # ---- before a run --------------------------------------------------------------------------------------------
 
     def _check_engine(self) -> None:
-        if not isinstance(self.engine, str) and not callable(getattr(self.engine, "draw", None)):
+        outer = self._outer_engine
+        if outer is not None and not callable(getattr(outer, "draw", None)):
             raise InvalidOptionError(
-                f"engine is of type {type(self.engine).__name__}; it must be 'statevector', 'aer' or an object with "
-                "`draw` (and `probabilities`) like samplers.dqa.aer.AerEngine"
+                f"engine is of type {type(outer).__name__}; it must be 'statevector', 'aer', a Qiskit SamplerV2 or an "
+                "object with `draw` (and `probabilities`) like samplers.dqa.aer.AerEngine"
             )
         if self.gradient == "adjoint" and not self._own_state:
             raise InvalidOptionError(
                 "gradient='adjoint' differentiates the state vector, which only engine='statevector' has; "
-                "use gradient='straight-through' with this engine"
+                "use gradient='parameter-shift' or 'straight-through' with this engine"
+            )
+        if self.gradient == "parameter-shift" and self._own_state:
+            raise InvalidOptionError(
+                "gradient='parameter-shift' needs an engine that runs circuits gate by gate; use engine='aer', or "
+                "gradient='adjoint', which is the same gradient on the state vector"
             )
         if self.gradient == "covariance" and self.shots is not None and self.shots < 2:
             raise InvalidOptionError(f"a covariance gradient needs at least 2 shots, got shots={self.shots}")
-        if not isinstance(self.engine, str) and not self.engine.exact and self.shots is None:
+        if outer is not None and not outer.exact and self.shots is None:
             raise InvalidOptionError("this engine measures and has no exact probabilities; give shots=, e.g. 1000")
 
     def _resolved_gradient(self) -> Gradient:
@@ -265,6 +280,7 @@ class DQASampler(Sampler):
         beta_fields, beta_couplings = calibration.layer_betas(layers)
         self.last_info |= {
             "engine": self.engine if isinstance(self.engine, str) else type(self.engine).__name__,
+            "engine_info": {} if self._own_state else getattr(self._engine(), "info", dict)(),
             "schedule": self._schedule.name,
             "num_layers": layers.depth,
             "beta_fields_first_order": float(beta_fields.detach()),
@@ -284,6 +300,11 @@ class DQASampler(Sampler):
                     stacklevel=5,
                 )
         return layers
+
+
+def _problem_seeds(part: IsingProblem, key: int) -> Tensor:
+    """One int64 seed for each problem, for engines that draw by themselves."""
+    return torch.from_numpy(stream_keys(key, part.streams).astype(np.int64))
 
 
 def _resolved(schedule: Any) -> Schedule:

@@ -137,8 +137,8 @@ def softmax_over_allowed(
 
 
 def normalised_over_allowed(
-    weights: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-) -> Float[Tensor, "batch heads t t"]:
+    weights: Float[Tensor, "*batch t"], allowed: Bool[Tensor, "..."]
+) -> Float[Tensor, "*batch t"]:
     """w_j / Σ_k w_k on the allowed keys; a row without any gives zeros, in value and gradient.
 
     The weights come from magnetizations, α = (1 + m)/2, and near m = −1 that difference carries an absolute

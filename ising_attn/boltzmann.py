@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ising_attn.attention import Attention, normalised_over_allowed
-from ising_attn.baselines import independent_weights
+from ising_attn.attention import Attention
 from ising_attn.couplings import TripleCouplings, make_couplings
+from ising_attn.marginal_weights import marginal_weights
 from samplers import InvalidOptionError, IsingProblem, Sampler, get_sampler
 from samplers.errors import did_you_mean
 
@@ -131,11 +131,8 @@ class BoltzmannAttention(Attention):
         self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
     ) -> Float[Tensor, "batch heads t t"]:
         problem = self._problem(fields, allowed)
-        if problem.is_independent and self.sampler.capabilities.exact:
-            return independent_weights(problem.fields, allowed, beta=problem.beta)
         with torch.autocast(fields.device.type, enabled=False):
-            magnetization = self.sampler.magnetization(problem)
-        return normalised_over_allowed((1 + magnetization) / 2, allowed)
+            return marginal_weights(self.sampler, problem)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}, sampler={self.sampler.name or type(self.sampler).__name__}"

@@ -83,12 +83,13 @@ def shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _advance_compiled(plan: Plan, chains: Chains, schedule: Schedule) -> Advance:
-    from samplers.gibbs.kernels import ABSENT, LANES, run_tiles
+    from samplers.gibbs.kernels import ABSENT, run_tiles
     from samplers.kernels import in_threads
 
     blocks, kinds = np.unique(present_blocks(plan), axis=0, return_inverse=True)
-    slots = LANES // len(schedule.ladder)
-    tiles, order = _tiles(kinds.reshape(plan.num_groups, -1), chains.spins.shape[1], slots)
+    width = _width(plan, chains)
+    kinds = kinds.reshape(plan.num_groups, -1)
+    tiles, order = _tiles(kinds, chains.spins.shape[1], width // len(schedule.ladder))
     fields = np.where(plan.allowed.cpu().numpy(), plan.fields.cpu().numpy(), np.float32(ABSENT))
     couplings = plan.couplings.cpu().numpy()
     up, reads = outputs(plan, chains, schedule)
@@ -98,6 +99,7 @@ def _advance_compiled(plan: Plan, chains: Chains, schedule: Schedule) -> Advance
         run_tiles(
             start,
             stop,
+            width,
             tiles,
             order,
             np.ascontiguousarray(fields),
@@ -116,6 +118,17 @@ def _advance_compiled(plan: Plan, chains: Chains, schedule: Schedule) -> Advance
 
     in_threads(part, len(tiles))
     return Advance(up, reads, shares(swaps.sum(0)))
+
+
+def _width(plan: Plan, chains: Chains) -> int:
+    """Lanes of a tile: wide hides the latency of the draws, narrow keeps the spins in the fastest cache."""
+    from samplers.gibbs.kernels import PAIR
+
+    best = 128 if plan.num_spins <= 128 else 64
+    _, count, temperatures, _ = chains.spins.shape
+    wanted = plan.num_problems // plan.num_groups * count * temperatures
+    step = max(PAIR, temperatures)  # both are powers of two
+    return min(best, -(-wanted // step) * step)
 
 
 def _tiles(kinds: NDArray[np.int64], chains: int, slots: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,10 +1,9 @@
-"""Heat bath in compiled lanes: 128 chains of any problems that share couplings advance together.
+"""Heat bath in compiled lanes: up to 128 chains of any problems that share couplings advance together.
 
-A tile is 128 lanes. Its spins, fields and running sums lie as rows of 128 numbers, so that every loop over lanes
-is a vector loop of constant length. Four sites are updated per block: their local fields come from one pass over
-all spins in blocks of 4 sites × 8 couplings, corrected inside the block as its spins move.
-The random numbers are xoshiro128+ (Blackman, Vigna 2018), one generator per lane. Every operation on its words
-is cast to uint32: numba widens sums and shifts of uint32 to 64 bits, which would silently be another generator.
+A tile is `width` lanes. Its spins, fields and running sums lie as rows of `width` numbers, so that lanes fill vectors.
+Four sites are updated per block: their local fields come from one pass over all spins, kept in registers, and are
+corrected inside the block as its spins move. Random numbers are xoshiro128+ (Blackman, Vigna 2018), one generator
+per lane. 2^x is a polynomial of degree 5 and the exponent's bits.
 
 What a lane computes depends on its own problem and generator alone, never on its place or its neighbours.
 """
@@ -14,174 +13,166 @@ import math
 import numpy as np
 
 from samplers.kernels import kernel
+from samplers.vectors import (
+    VECTOR,
+    add,
+    add_words,
+    aligned,
+    bits_as_floats,
+    divide,
+    either,
+    larger,
+    load,
+    multiply,
+    multiply_add,
+    shift_left,
+    shift_right,
+    smaller,
+    splat,
+    store,
+    subtract,
+    to_floats,
+    truncated,
+    where_less,
+    xor,
+)
 
-LANES = 128
+# Lanes of a tile come in steps of two vectors.
+PAIR = 2 * VECTOR
 # The field of a spin that does not exist: it is never +1, at any temperature of a ladder.
 ABSENT = -1e30
 
-_W = LANES
-# A block of four sites is 16 rows: spins, sums of P(+1), fields, and the value a spin takes when it is not +1.
-_BLOCK = 16 * LANES
-_SUM, _FIELD, _LOW = 4 * LANES, 8 * LANES, 12 * LANES
-# Work rows: four local fields, the scale of each lane, one scratch row.
-_SCALE, _NOW = 4 * LANES, 5 * LANES
-_WORK = 6 * LANES
-
 _f = np.float32
-_i = np.int32
 _u = np.uint32
 
 
 @kernel
-def _local_fields(work, rows, couplings, linked, b, n):
-    """work[0:4] = h + Σ_k J s_k of the sites b … b+3."""
-    own = rows[(b >> 2) * _BLOCK : (b >> 2) * _BLOCK + _BLOCK]
-    for v in range(4 * _W):
-        work[v] = own[_FIELD + v]
-    for k in range(0, n, 8):
-        if not linked[b >> 2, k >> 3]:
-            continue
-        a0, a1, a2, a3 = couplings[b, k], couplings[b, k + 1], couplings[b, k + 2], couplings[b, k + 3]
-        a4, a5, a6, a7 = couplings[b, k + 4], couplings[b, k + 5], couplings[b, k + 6], couplings[b, k + 7]
-        b0, b1, b2, b3 = couplings[b + 1, k], couplings[b + 1, k + 1], couplings[b + 1, k + 2], couplings[b + 1, k + 3]
-        b4, b5, b6, b7 = (
-            couplings[b + 1, k + 4],
-            couplings[b + 1, k + 5],
-            couplings[b + 1, k + 6],
-            couplings[b + 1, k + 7],
-        )
-        c0, c1, c2, c3 = couplings[b + 2, k], couplings[b + 2, k + 1], couplings[b + 2, k + 2], couplings[b + 2, k + 3]
-        c4, c5, c6, c7 = (
-            couplings[b + 2, k + 4],
-            couplings[b + 2, k + 5],
-            couplings[b + 2, k + 6],
-            couplings[b + 2, k + 7],
-        )
-        d0, d1, d2, d3 = couplings[b + 3, k], couplings[b + 3, k + 1], couplings[b + 3, k + 2], couplings[b + 3, k + 3]
-        d4, d5, d6, d7 = (
-            couplings[b + 3, k + 4],
-            couplings[b + 3, k + 5],
-            couplings[b + 3, k + 6],
-            couplings[b + 3, k + 7],
-        )
-        other = rows[(k >> 2) * _BLOCK : (k >> 2) * _BLOCK + 2 * _BLOCK]
-        for v in range(_W):
-            s0, s1, s2, s3 = other[v], other[_W + v], other[2 * _W + v], other[3 * _W + v]
-            s4, s5 = other[_BLOCK + v], other[_BLOCK + _W + v]
-            s6, s7 = other[_BLOCK + 2 * _W + v], other[_BLOCK + 3 * _W + v]
-            work[v] += (a0 * s0 + a1 * s1 + a2 * s2 + a3 * s3) + (a4 * s4 + a5 * s5 + a6 * s6 + a7 * s7)
-            work[_W + v] += (b0 * s0 + b1 * s1 + b2 * s2 + b3 * s3) + (b4 * s4 + b5 * s5 + b6 * s6 + b7 * s7)
-            work[2 * _W + v] += (c0 * s0 + c1 * s1 + c2 * s2 + c3 * s3) + (c4 * s4 + c5 * s5 + c6 * s6 + c7 * s7)
-            work[3 * _W + v] += (d0 * s0 + d1 * s1 + d2 * s2 + d3 * s3) + (d4 * s4 + d5 * s5 + d6 * s6 + d7 * s7)
+def _local_fields(local, spins, fields, couplings, linked, b, n, width):
+    """local[i] = h + Σ_k J s_k of the sites b+i, i < 4, which lie in the rows of `width` lanes."""
+    block, base = b >> 2, b * width
+    for v in range(0, width, PAIR):
+        w = v + VECTOR
+        x0, y0 = load(fields, base + v), load(fields, base + w)
+        x1, y1 = load(fields, base + width + v), load(fields, base + width + w)
+        x2, y2 = load(fields, base + 2 * width + v), load(fields, base + 2 * width + w)
+        x3, y3 = load(fields, base + 3 * width + v), load(fields, base + 3 * width + w)
+        for k in range(0, n, 4):
+            if linked[block, k >> 2]:
+                for i in range(k, k + 4):
+                    s, t = load(spins, i * width + v), load(spins, i * width + w)
+                    j = splat(couplings[block, i, 0])
+                    x0, y0 = multiply_add(j, s, x0), multiply_add(j, t, y0)
+                    j = splat(couplings[block, i, 1])
+                    x1, y1 = multiply_add(j, s, x1), multiply_add(j, t, y1)
+                    j = splat(couplings[block, i, 2])
+                    x2, y2 = multiply_add(j, s, x2), multiply_add(j, t, y2)
+                    j = splat(couplings[block, i, 3])
+                    x3, y3 = multiply_add(j, s, x3), multiply_add(j, t, y3)
+        store(local, v, x0)
+        store(local, w, y0)
+        store(local, width + v, x1)
+        store(local, width + w, y1)
+        store(local, 2 * width + v, x2)
+        store(local, 2 * width + w, y2)
+        store(local, 3 * width + v, x3)
+        store(local, 3 * width + w, y3)
 
 
 @kernel
 def _up(x):
-    """1 / (1 + 2^x) to about 3e-7, by a polynomial of degree 5 and the exponent bits."""
-    x = min(max(x, _f(-125.0)), _f(125.0))
-    whole = _i(x + _f(128.5))
-    part = x - (_f(whole) - _f(128.0))
-    p = _f(1.3333558e-3)
-    p = p * part + _f(9.6181291e-3)
-    p = p * part + _f(5.5504109e-2)
-    p = p * part + _f(2.4022651e-1)
-    p = p * part + _f(6.9314718e-1)
-    p = p * part + _f(1.0)
-    return _f(1.0) / (_f(1.0) + p * _i((whole - _i(1)) << _i(23)).view(np.float32))
+    """1 / (1 + 2^x) to about 1e-7."""
+    x = smaller(larger(x, splat(_f(-125.0))), splat(_f(125.0)))
+    whole = truncated(add(x, splat(_f(128.5))))
+    part = add(subtract(x, to_floats(whole)), splat(_f(128.0)))
+    p = multiply_add(splat(_f(1.3333558e-3)), part, splat(_f(9.6181291e-3)))
+    p = multiply_add(p, part, splat(_f(5.5504109e-2)))
+    p = multiply_add(p, part, splat(_f(2.4022651e-1)))
+    p = multiply_add(p, part, splat(_f(6.9314718e-1)))
+    p = multiply_add(p, part, splat(_f(1.0)))
+    power = bits_as_floats(shift_left(add_words(whole, splat(_u(0xFFFFFFFF))), splat(_u(23))))
+    return divide(splat(_f(1.0)), multiply_add(p, power, splat(_f(1.0))))
 
 
 @kernel
-def _uniform(word):
-    """A number in (0, 1) from the upper 24 bits of a word."""
-    return _f(_i(_u(word) >> _u(8))) * _f(2.0**-24) + _f(2.0**-25)
+def _uniform(words, v, width):
+    """Numbers in (0, 1) from the upper 24 bits of xoshiro128+; its states (4 rows) advance by one step."""
+    a, b = load(words, v), load(words, width + v)
+    c, d = load(words, 2 * width + v), load(words, 3 * width + v)
+    top = to_floats(shift_right(add_words(a, d), splat(_u(8))))
+    t = shift_left(b, splat(_u(9)))
+    c = xor(c, a)
+    d = xor(d, b)
+    b = xor(b, c)
+    a = xor(a, d)
+    store(words, v, a)
+    store(words, width + v, b)
+    store(words, 2 * width + v, xor(c, t))
+    store(words, 3 * width + v, either(shift_left(d, splat(_u(11))), shift_right(d, splat(_u(21)))))
+    return multiply_add(top, splat(_f(2.0**-24)), splat(_f(2.0**-25)))
 
 
 @kernel
-def _advance(a, b, c, d):
-    """The next state of xoshiro128+; the word that belongs to a state is a + d."""
-    t = _u(b << _u(9))
-    c = _u(c ^ a)
-    d = _u(d ^ b)
-    b = _u(b ^ c)
-    a = _u(a ^ d)
-    c = _u(c ^ t)
-    d = _u(_u(d << _u(11)) | _u(d >> _u(21)))
-    return a, b, c, d
-
-
-@kernel
-def _update(work, rows, words, couplings, b, i):
+def _update(local, scale, spins, sums, low, words, couplings, b, i, width):
     """Draw spin b+i of every lane from its conditional law, and correct the fields of the sites after it."""
-    j1 = couplings[b + 1, b + i] if i < 1 else _f(0.0)
-    j2 = couplings[b + 2, b + i] if i < 2 else _f(0.0)
-    j3 = couplings[b + 3, b + i] if i < 3 else _f(0.0)
-    start = (b >> 2) * _BLOCK + i * _W
-    own = rows[start : start + _LOW + _W]
-    field = work[i * _W : i * _W + _W]
-    # The copy keeps the loop below free of two views of one row, which would stop vectorisation.
-    for v in range(_W):
-        work[_NOW + v] = field[v]
-    for v in range(_W):
-        a, bb, c, d = words[v], words[_W + v], words[2 * _W + v], words[3 * _W + v]
-        up = _up(work[_SCALE + v] * work[_NOW + v])
-        new = _f(1.0) if _uniform(a + d) < up else own[_LOW + v]
-        a, bb, c, d = _advance(a, bb, c, d)
-        words[v], words[_W + v], words[2 * _W + v], words[3 * _W + v] = a, bb, c, d
-        own[_SUM + v] += up
-        moved = new - own[v]
-        own[v] = new
-        work[_W + v] += j1 * moved
-        work[2 * _W + v] += j2 * moved
-        work[3 * _W + v] += j3 * moved
+    row, block = (b + i) * width, b >> 2
+    for v in range(0, width, VECTOR):
+        up = _up(multiply(load(scale, v), load(local, i * width + v)))
+        store(sums, row + v, add(load(sums, row + v), up))
+        new = where_less(_uniform(words, v, width), up, splat(_f(1.0)), load(low, row + v))
+        moved = subtract(new, load(spins, row + v))
+        store(spins, row + v, new)
+        for later in range(i + 1, 4):
+            at = later * width + v
+            store(local, at, multiply_add(splat(couplings[block, b + i, later]), moved, load(local, at)))
 
 
 @kernel
-def _sweep(work, rows, words, couplings, linked, present, n):
+def _sweep(local, scale, spins, sums, fields, low, words, couplings, linked, present, n, width):
     for b in range(0, n, 4):
         if present[b >> 2]:
-            _local_fields(work, rows, couplings, linked, b, n)
+            _local_fields(local, spins, fields, couplings, linked, b, n, width)
             for i in range(4):
-                _update(work, rows, words, couplings, b, i)
+                _update(local, scale, spins, sums, low, words, couplings, b, i, width)
 
 
 @kernel
-def _energies(energy, work, rows, couplings, linked, present, n):
+def _energies(energy, local, spins, fields, couplings, linked, present, n, width):
     """βE of every lane: −½ Σ_j s_j (h_j + F_j)."""
-    for v in range(_W):
-        energy[v] = _f(0.0)
+    energy[:] = _f(0.0)
     for b in range(0, n, 4):
         if present[b >> 2]:
-            _local_fields(work, rows, couplings, linked, b, n)
-            own = rows[(b >> 2) * _BLOCK : (b >> 2) * _BLOCK + _BLOCK]
+            _local_fields(local, spins, fields, couplings, linked, b, n, width)
             for i in range(4):
-                for v in range(_W):
-                    energy[v] -= _f(0.5) * own[i * _W + v] * (own[_FIELD + i * _W + v] + work[i * _W + v])
+                row = (b + i) * width
+                for v in range(0, width, VECTOR):
+                    total = add(load(fields, row + v), load(local, i * width + v))
+                    half = multiply(splat(_f(-0.5)), load(spins, row + v))
+                    store(energy, v, multiply_add(half, total, load(energy, v)))
 
 
 @kernel
-def _exchange(energy, rows, words, ladder, parity, n, swaps):
+def _exchange(energy, drawn, spins, words, ladder, parity, n, width, swaps):
     """Swap neighbouring temperatures (t, t+1), t ≡ parity, with probability min(1, e^{(β_t − β_t+1)(E_t − E_t+1)})."""
     steps = len(ladder)
-    slots = _W // steps
+    slots = width // steps
+    for v in range(0, width, VECTOR):
+        store(drawn, v, _uniform(words, v, width))
     for t in range(parity, steps - 1, 2):
         for m in range(slots):
-            low, high = t * slots + m, (t + 1) * slots + m
-            a, bb, c, d = words[low], words[_W + low], words[2 * _W + low], words[3 * _W + low]
-            drawn = _uniform(a + d)
-            words[low], words[_W + low], words[2 * _W + low], words[3 * _W + low] = _advance(a, bb, c, d)
-            if math.log(drawn) < (ladder[t] - ladder[t + 1]) * (energy[low] - energy[high]):
-                swaps[t, 0] += 1
-                for b in range(0, n, 4):
-                    for i in range(4):
-                        r = (b >> 2) * _BLOCK + i * _W
-                        rows[r + low], rows[r + high] = rows[r + high], rows[r + low]
+            cold, hot = t * slots + m, (t + 1) * slots + m
             swaps[t, 1] += 1
+            if math.log(drawn[cold]) < (ladder[t] - ladder[t + 1]) * (energy[cold] - energy[hot]):
+                swaps[t, 0] += 1
+                for j in range(n):
+                    r = j * width
+                    spins[r + cold], spins[r + hot] = spins[r + hot], spins[r + cold]
 
 
 @kernel
 def run_tiles(
     start,
     stop,
+    width,
     tiles,
     order,
     fields,
@@ -200,6 +191,7 @@ def run_tiles(
     """Advance the chains of the tiles start … stop−1 in place.
 
     Args:
+        width: lanes of a tile, a multiple of `PAIR` and of the number of temperatures.
         tiles: (tiles, 4): group, pattern of present blocks, first and last+1 lane of the list of lanes.
         order: problems, in the order in which lanes list them (each with all its chains).
         fields: (problems, n) βh; ABSENT where a spin does not exist.
@@ -213,119 +205,94 @@ def run_tiles(
         reads: (problems, chains, rounds, n) int8 of the coldest temperature, or of no rounds at all.
         swaps: (tiles, steps, 2) exchanges accepted and tried.
     """
-    steps, n = spins.shape[2], spins.shape[3]
-    padded = (n + 7) // 8 * 8
-    slots = _W // steps
-    rows = np.zeros(padded // 4 * _BLOCK, np.float32)
-    work = np.zeros(_WORK, np.float32)
-    state = np.zeros(4 * _W, np.uint32)
-    energy = np.zeros(_W, np.float32)
-    shared = np.zeros((padded, padded), np.float32)
-    linked = np.zeros((padded // 4, padded // 8), np.bool_)
-    exists = np.zeros(padded // 4, np.bool_)
+    steps = len(ladder)
+    n = (spins.shape[3] + 3) // 4 * 4
+    slots = width // steps
+    rows, total = aligned(n * width, np.float32), aligned(n * width, np.float32)
+    outer, low = aligned(n * width, np.float32), aligned(n * width, np.float32)
+    local, state = aligned(4 * width, np.float32), aligned(4 * width, np.uint32)
+    scale, energy = aligned(width, np.float32), aligned(width, np.float32)
+    drawn = aligned(width, np.float32)
+    shared = np.zeros((n // 4, n, 4), np.float32)
+    linked = np.zeros((n // 4, n // 4), np.bool_)
     loaded = -1
     for tile in range(start, stop):
-        group, pattern, first, last = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2], tiles[tile, 3]
+        group, exists = tiles[tile, 0], present[tiles[tile, 1]]
+        first, last = tiles[tile, 2], tiles[tile, 3]
         if group != loaded:
             loaded = group
             _load_couplings(shared, linked, couplings[group])
-        exists[:] = False
-        exists[: present.shape[1]] = present[pattern]
-        _load(rows, state, order, fields, spins, words, first, last)
-        tried = 0
+        _load(rows, outer, low, state, order, fields, spins, words, first, last, width)
+        total[:] = _f(0.0)
         for t in range(len(ramp) + rounds * stride):
-            scale = ramp[t] if t < len(ramp) else _f(1.0)
-            for step in range(steps):
-                for m in range(slots):
-                    work[_SCALE + step * slots + m] = _f(-2.8853900817779268) * scale * ladder[step]
-            _sweep(work, rows, state, shared, linked, exists, padded)
+            heat = ramp[t] if t < len(ramp) else _f(1.0)
+            for lane in range(width):
+                scale[lane] = _f(-2.8853900817779268) * heat * ladder[lane // slots]
+            _sweep(local, scale, rows, total, outer, low, state, shared, linked, exists, n, width)
             if steps > 1:
-                _energies(energy, work, rows, shared, linked, exists, padded)
-                _exchange(energy, rows, state, scale * ladder, tried % 2, padded, swaps[tile])
-                tried += 1
+                _energies(energy, local, rows, outer, shared, linked, exists, n, width)
+                _exchange(energy, drawn, rows, state, heat * ladder, t % 2, n, width, swaps[tile])
             done = t + 1 - len(ramp)
             if done == 0:
-                _clear_sums(rows, padded)
+                total[:] = _f(0.0)
             elif done > 0 and done % stride == 0:
-                turn = done // stride - 1
+                turn = done // stride
                 if reads.shape[2] > 0:
-                    _write_read(reads, rows, order, turn, first, last)
-                if turn + 1 == rounds // 2 or turn + 1 == rounds:
-                    _write_sums(sums, rows, order, 1 if turn + 1 == rounds else 0, first, last)
-                    _clear_sums(rows, padded)
-        _store(rows, state, order, spins, words, first, last)
+                    _write(reads, rows, order, turn - 1, first, last, width)
+                if turn == rounds // 2 or turn == rounds:
+                    _write(sums, total, order, 1 if turn == rounds else 0, first, last, width)
+                    total[:] = _f(0.0)
+        _store(rows, state, order, spins, words, first, last, width)
 
 
 @kernel
 def _load_couplings(shared, linked, couplings):
+    """Couplings as (block of four sites j, k, j within the block), and which blocks are linked at all."""
     n = len(couplings)
     linked[:] = False
     for j in range(n):
         for k in range(n):
-            shared[j, k] = couplings[j, k]
+            shared[j >> 2, k, j & 3] = couplings[j, k]
             if couplings[j, k] != 0:
-                linked[j >> 2, k >> 3] = True
+                linked[j >> 2, k >> 2] = True
 
 
 @kernel
-def _load(rows, state, order, fields, spins, words, first, last):
+def _load(rows, outer, low, state, order, fields, spins, words, first, last, width):
     chains, steps, n = spins.shape[1], spins.shape[2], spins.shape[3]
-    slots = _W // steps
-    for b in range(len(rows) // _BLOCK):
-        for i in range(4):
-            j = 4 * b + i
-            for m in range(slots):
-                # Lanes past the end repeat the last one; nothing is stored from them.
-                at = min(first + m, last - 1)
-                p, chain = order[at // chains], at % chains
-                for step in range(steps):
-                    r = b * _BLOCK + i * _W + step * slots + m
-                    field = fields[p, j] if j < n else _f(ABSENT)
-                    rows[r] = _f(spins[p, chain, step, j]) if j < n else _f(0.0)
-                    rows[r + _SUM] = _f(0.0)
-                    rows[r + _FIELD] = field
-                    rows[r + _LOW] = _f(0.0) if field == _f(ABSENT) else _f(-1.0)
-    for m in range(slots):
-        at = min(first + m, last - 1)
-        p, chain = order[at // chains], at % chains
-        for step in range(steps):
-            for w in range(4):
-                state[w * _W + step * slots + m] = words[p, chain, step, w]
+    slots = width // steps
+    for lane in range(width):
+        # Lanes past the end repeat the last one; nothing is stored from them.
+        at = min(first + lane % slots, last - 1)
+        p, chain, step = order[at // chains], at % chains, lane // slots
+        for j in range(len(rows) // width):
+            field = fields[p, j] if j < n else _f(ABSENT)
+            rows[j * width + lane] = _f(spins[p, chain, step, j]) if j < n else _f(0.0)
+            outer[j * width + lane] = field
+            low[j * width + lane] = _f(0.0) if field == _f(ABSENT) else _f(-1.0)
+        for w in range(4):
+            state[w * width + lane] = words[p, chain, step, w]
 
 
 @kernel
-def _store(rows, state, order, spins, words, first, last):
+def _store(rows, state, order, spins, words, first, last, width):
     chains, steps, n = spins.shape[1], spins.shape[2], spins.shape[3]
-    slots = _W // steps
-    for at in range(first, last):
-        p, chain, m = order[at // chains], at % chains, at - first
-        for step in range(steps):
+    slots = width // steps
+    for lane in range(width):
+        at = first + lane % slots
+        if at < last:
+            p, chain, step = order[at // chains], at % chains, lane // slots
             for j in range(n):
-                spins[p, chain, step, j] = np.int8(rows[(j >> 2) * _BLOCK + (j & 3) * _W + step * slots + m])
+                spins[p, chain, step, j] = np.int8(rows[j * width + lane])
             for w in range(4):
-                words[p, chain, step, w] = state[w * _W + step * slots + m]
+                words[p, chain, step, w] = state[w * width + lane]
 
 
 @kernel
-def _write_read(reads, rows, order, turn, first, last):
-    chains, n = reads.shape[1], reads.shape[3]
+def _write(target, rows, order, index, first, last, width):
+    """target[problem, chain, index] = the row values of the coldest lanes."""
+    chains, n = target.shape[1], target.shape[3]
     for at in range(first, last):
         p, chain = order[at // chains], at % chains
         for j in range(n):
-            reads[p, chain, turn, j] = np.int8(rows[(j >> 2) * _BLOCK + (j & 3) * _W + at - first])
-
-
-@kernel
-def _write_sums(sums, rows, order, half, first, last):
-    chains, n = sums.shape[1], sums.shape[3]
-    for at in range(first, last):
-        p, chain = order[at // chains], at % chains
-        for j in range(n):
-            sums[p, chain, half, j] = rows[(j >> 2) * _BLOCK + _SUM + (j & 3) * _W + at - first]
-
-
-@kernel
-def _clear_sums(rows, n):
-    for b in range(n // 4):
-        for v in range(4 * _W):
-            rows[b * _BLOCK + _SUM + v] = _f(0.0)
+            target[p, chain, index, j] = rows[j * width + at - first]

@@ -93,17 +93,15 @@ def _next(words: Tensor) -> Tensor:
 
 def _exchange(plan: Plan, spins: Tensor, words: Tensor, beta: Tensor, parity: int, swaps: np.ndarray) -> Tensor:
     """Swap neighbouring temperatures with probability min(1, e^{(β_t − β_t+1)(E_t − E_t+1)}), E including β."""
-    energy = _energy(plan, spins)
-    words = words.clone()
+    energy, drawn = _energy(plan, spins), _uniform(words)
     for t in range(parity, len(beta) - 1, 2):
         gain = (beta[t] - beta[t + 1]) * (energy[..., t] - energy[..., t + 1])
-        accepted = _uniform(words[..., t, :]).log() < gain
-        words[..., t, :] = _next(words[..., t, :])
+        accepted = drawn[..., t].log() < gain
         low, high = spins[..., t, :].clone(), spins[..., t + 1, :].clone()
         spins[..., t, :] = torch.where(accepted[..., None], high, low)
         spins[..., t + 1, :] = torch.where(accepted[..., None], low, high)
         swaps[t] += int(accepted.sum()), accepted.numel()
-    return words
+    return _next(words)
 
 
 def _energy(plan: Plan, spins: Tensor) -> Tensor:

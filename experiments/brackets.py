@@ -120,8 +120,8 @@ class BracketSettings(SamplerSettings):
 
     sampler: str = "dqa"
     """Sampler of the attention's marginals; its own options are listed below as --sampler.NAME."""
-    seeds: tuple[int, ...] = ()
-    """Train once for each of these seeds (--seeds=0,1,2), each in its own folder; by default once, with --seed."""
+    seeds: tuple[int, ...] = (0,)
+    """Train once for each of these seeds (--seeds=0,1,2); several get a folder each, and a table of their spread."""
     weights: Path | None = None
     """Checkpoint to evaluate through the sampler instead of training."""
     marginal_sequences: int = 250
@@ -149,15 +149,17 @@ class BracketSettings(SamplerSettings):
                 raise InvalidOptionError(
                     f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least {low}"
                 )
+        if not self.seeds:
+            raise InvalidOptionError("--seeds is empty; give at least one, e.g. --seeds=0")
         if self.weights is not None and (self.resume or len(self.seeds) > 1):
             raise InvalidOptionError("--weights evaluates one checkpoint; leave out --resume and several --seeds")
 
     def all_seeds(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(self.seeds)) or (self.training.seed,)
+        return tuple(dict.fromkeys(self.seeds))
 
     def for_seed(self, seed: int) -> "BracketSettings":
         """The same settings for this one seed."""
-        return dataclasses.replace(self, seeds=(), training=dataclasses.replace(self.training, seed=seed))
+        return dataclasses.replace(self, seeds=(seed,), training=dataclasses.replace(self.training, seed=seed))
 
     def shortened(self) -> "BracketSettings":
         """What --quick makes of them."""

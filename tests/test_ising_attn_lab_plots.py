@@ -22,8 +22,8 @@ def couplings(heads: int, n: int) -> np.ndarray:
 def figures(monkeypatch):
     """The figures that were saved, so that a test can look into them."""
     saved = []
-    save = plots._save
-    monkeypatch.setattr(plots, "_save", lambda figure, path: (saved.append(figure), save(figure, path)))
+    save = plots.save_figure
+    monkeypatch.setattr(plots, "save_figure", lambda figure, path: (saved.append(figure), save(figure, path)))
     return saved
 
 

@@ -94,7 +94,7 @@ class BracketReport:
         }
 
     def _by_sampler(self) -> Table:
-        columns = ["sampler", "accuracy", "loss", "mean |Δ⟨s⟩|", "max |Δ⟨s⟩|", "sequences", "seconds"]
+        columns = ["sampler", "accuracy", "loss", "mean |Δ|", "max |Δ|", "sequences", "seconds"]
         formats = {"accuracy": ".2%", "loss": ".4f", columns[3]: ".4f", columns[4]: ".4f", "seconds": ".2f"}
         table = Table("Test set through each sampler, same weights", columns, formats)
         for one in self.inferences():
@@ -102,7 +102,8 @@ class BracketReport:
             errors = (None, None) if error is None else (error.mean, error.largest)
             table.add(one.label, one.scores.accuracy, one.scores.loss, *errors, one.sequences, one.seconds)
         if self.exact is not None and self.exact.magnetizations is not None:
-            table.caption = f"Δ⟨s⟩ is against exact, over {self.exact.magnetizations.size} spins at most."
+            spins = self.exact.magnetizations.size
+            table.caption = f"|Δ|: error of the spins' ⟨s⟩ against exact, over the first {spins} spins or fewer."
         return table
 
     def _by_group(self, name: str, caption: str, group: Any) -> Table:
@@ -162,7 +163,7 @@ def _engines(
     try:
         for engine in (other, options["engine"]):
             same = type(sampler)(**{**options, "engine": engine})
-            label = f"{sampler.name} ({ENGINES[engine]}), first {len(part)}"
+            label = f"{sampler.name}, {ENGINES[engine]}"
             pair.append(_infer(model, task, part, label, same, seed, len(part)))
     except (MissingDependencyError, ProblemTooLargeError) as error:
         notes.append(f"the circuits did not run on the other engine: {error}")
@@ -198,7 +199,7 @@ def seeds_table(summaries: dict[int, dict[str, Any]]) -> Table:
         ("test accuracy", "test_accuracy", ".2%"),
         ("through exact", "test_accuracy_exact", ".2%"),
         ("on Aer", "aer_test_accuracy", ".2%"),
-        ("mean |Δ⟨s⟩|", "marginal_mae", ".4f"),
+        ("mean |Δ|", "marginal_mae", ".4f"),
         ("best step", "best_step", ".0f"),
         ("train seconds", "train_seconds", ".1f"),
     ]

@@ -25,7 +25,7 @@ def save_learning_curve(
     path: Path, curves: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]], title: str
 ) -> None:
     """One panel per quantity, one line per part: curves["loss"]["validation"] = (steps, values)."""
-    figure = _figure(4.6 * len(curves), 3.4)
+    figure = new_figure(4.6 * len(curves), 3.4)
     axes = figure.subplots(1, len(curves), squeeze=False)[0]
     for axis, (quantity, lines) in zip(axes, curves.items(), strict=True):
         for (name, (steps, values)), colour in zip(lines.items(), (_GREY, _BLUE, _ORANGE), strict=False):
@@ -34,20 +34,21 @@ def save_learning_curve(
         axis.set_xlabel("training step")
         axis.set_ylabel(quantity)
         if quantity == "loss":
-            axis.set_yscale("log")
+            _log_scale_where_wide(axis, [value for _, values in lines.values() for value in values])
         if quantity == "accuracy":
             axis.axhline(1.0, color="black", linewidth=0.6, linestyle=":")
             axis.set_ylim(top=1.02)
+        _whole_ticks(axis)
         axis.grid(alpha=0.25)
         axis.legend(frameon=False)
     figure.suptitle(title, fontsize=10)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def save_coupling_map(path: Path, couplings: Float[np.ndarray, "heads n n"], title: str) -> None:
-    """J of every head on one zero-centred colour scale (blue repels, red attracts); the diagonal does not exist."""
+    """J of every head on one zero-centred colour scale; the diagonal, which does not exist, is grey."""
     heads, n, _ = couplings.shape
-    figure = _figure(4.2 * heads + 0.9, 4.0)
+    figure = new_figure(4.2 * heads + 0.9, 4.0)
     axes = figure.subplots(1, heads, squeeze=False)[0]
     limit = float(np.abs(couplings).max()) or 1.0
     for head, axis in enumerate(axes):
@@ -59,9 +60,9 @@ def save_coupling_map(path: Path, couplings: Float[np.ndarray, "heads n n"], tit
         if heads > 1:
             axis.set_title(f"head {head}", fontsize=9)
         _position_ticks(axis, n)
-    figure.colorbar(image, ax=list(axes), label="coupling $J_{jk}$", shrink=0.85)
+    figure.colorbar(image, ax=list(axes), label="coupling $J_{jk}$ (above 0: attended together)", shrink=0.85)
     figure.suptitle(title, fontsize=10)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def coupling_by_distance(
@@ -78,13 +79,14 @@ def coupling_by_distance(
 
 def save_coupling_by_distance(path: Path, couplings: Float[np.ndarray, "heads n n"], title: str) -> None:
     """Every J_jk as a dot over its distance, and the mean of each distance as a line per head."""
-    figure = _figure(5.4, 3.6)
+    figure = new_figure(5.4, 3.6)
     axis = figure.subplots()
     rows = coupling_by_distance(couplings)
     for head, matrix in enumerate(couplings):
         colour = f"C{head}" if len(couplings) > 1 else _BLUE
         j, k = np.triu_indices(matrix.shape[0], 1)
-        axis.plot(k - j, matrix[j, k], ".", color=colour, alpha=0.35, markersize=6)
+        pair = "one pair" if head == 0 else None
+        axis.plot(k - j, matrix[j, k], ".", color=colour, alpha=0.35, markersize=6, label=pair)
         own = [r for r in rows if r[0] == head]
         label = f"mean, head {head}" if len(couplings) > 1 else "mean"
         axis.plot([r[1] for r in own], [r[3] for r in own], "-o", color=colour, markersize=4, label=label)
@@ -95,7 +97,7 @@ def save_coupling_by_distance(path: Path, couplings: Float[np.ndarray, "heads n 
     axis.grid(alpha=0.25)
     axis.legend(frameon=False)
     figure.suptitle(title, fontsize=10)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def save_attention_example(
@@ -107,10 +109,10 @@ def save_attention_example(
 ) -> None:
     """Attention of every query (row) to every key (column), one panel per name; `matches` maps `)` to its `(`.
 
-    True matches are framed; the upper triangle, which a causal model does not see, is left grey.
+    True matches are framed in orange; the upper triangle, which a causal model does not see, is left grey.
     """
     n = len(tokens)
-    figure = _figure(min(0.34 * n + 2.2, 7) * len(weights) + 0.8, min(0.34 * n + 2.2, 7))
+    figure = new_figure(min(0.34 * n + 2.2, 7) * len(weights) + 0.8, min(0.34 * n + 2.2, 7))
     axes = figure.subplots(1, len(weights), squeeze=False)[0]
     hidden = np.triu(np.ones((n, n), dtype=bool), 1)
     for axis, (name, matrix) in zip(axes, weights.items(), strict=True):
@@ -123,16 +125,26 @@ def save_attention_example(
         axis.set_ylabel("query (attends)")
         axis.set_title(name, fontsize=9)
     figure.colorbar(image, ax=list(axes), label="attention weight (a row sums to 1)", shrink=0.85)
-    figure.suptitle(title, fontsize=10)
-    _save(figure, path)
+    figure.suptitle(f"{title}\norange frame: the bracket that this one closes", fontsize=10)
+    save_figure(figure, path)
 
 
 def save_marginal_scatter(
-    path: Path, exact: NDArray[np.floating], others: Mapping[str, NDArray[np.floating]], title: str
+    path: Path,
+    exact: NDArray[np.floating],
+    others: Mapping[str, NDArray[np.floating]],
+    title: str,
+    *,
+    reference: str = "exact",
 ) -> None:
     """⟨s⟩ of other samplers over the exact ⟨s⟩ of the same problems, with the identity line and the mean error."""
-    figure = _figure(4.3 * len(others), 4.3)
-    axes = figure.subplots(1, len(others), squeeze=False)[0]
+    columns = min(len(others), 4)
+    rows = -(-len(others) // columns)
+    figure = new_figure(4.3 * columns, 4.3 * rows)
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    axes = panels[: len(others)]
+    for empty in panels[len(others) :]:
+        empty.set_axis_off()
     for axis, (name, values) in zip(axes, others.items(), strict=True):
         error = np.abs(values - exact)
         axis.plot([-1, 1], [-1, 1], color="black", linewidth=0.8, label="identity")
@@ -142,15 +154,20 @@ def save_marginal_scatter(
         axis.set_xlim(-1.04, 1.04)
         axis.set_ylim(-1.04, 1.04)
         axis.set_aspect("equal")
-        axis.set_xlabel("exact ⟨s⟩")
+        axis.set_xlabel(f"{reference} ⟨s⟩")
         axis.set_ylabel(f"⟨s⟩ by {name}")
         axis.grid(alpha=0.25)
         axis.legend(frameon=False, loc="lower right", fontsize=8)
     figure.suptitle(title, fontsize=10)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
-def _figure(width: float, height: float) -> "Figure":
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure of that many inches.
+
+    Raises:
+        MissingDependencyError: matplotlib is absent.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -161,7 +178,7 @@ def _figure(width: float, height: float) -> "Figure":
     return figure
 
 
-def _save(figure: "Figure", path: Path) -> None:
+def save_figure(figure: "Figure", path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 
@@ -175,7 +192,7 @@ def _diverging() -> Any:
 def _frame(column: int, row: int) -> Any:
     from matplotlib.patches import Rectangle
 
-    return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=_ORANGE, linewidth=2)
+    return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=_ORANGE, linewidth=2, clip_on=False)
 
 
 def _position_ticks(axis: Any, n: int, tokens: Sequence[str] | None = None) -> None:
@@ -192,6 +209,16 @@ def _whole_ticks(axis: Any) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _log_scale_where_wide(axis: Any, values: Sequence[float]) -> None:
+    """A logarithmic axis with plain numbers, where positive values span more than a factor of 5."""
+    from matplotlib.ticker import LogFormatter
+
+    if min(values) > 0 and max(values) > 5 * min(values):
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
 
 
 def _opacity(count: int) -> float:

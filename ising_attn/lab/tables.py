@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
 Cell = str | int | float | None
@@ -41,7 +42,13 @@ class Table:
         return [[_text(c, self.formats.get(n, "")) for n, c in zip(self.columns, r, strict=True)] for r in self.rows]
 
     def rich(self) -> RichTable:
-        table = RichTable(title=self.title, caption=self.caption or None, title_justify="left", caption_justify="left")
+        table = RichTable(
+            title=self.title,
+            caption=self.caption or None,
+            title_justify="left",
+            caption_justify="left",
+            box=SIMPLE_HEAD,
+        )
         for index, name in enumerate(self.columns):
             table.add_column(name, justify="right" if self._is_numeric(index) else "left", no_wrap=index == 0)
         for row in self.shown():

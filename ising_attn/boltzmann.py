@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ising_attn.attention import Attention
-from ising_attn.couplings import TripleCouplings, make_couplings
+from ising_attn.couplings import make_couplings, make_triples
 from ising_attn.marginal_weights import marginal_weights
 from samplers import InvalidOptionError, IsingProblem, Sampler, get_sampler
 from samplers.errors import did_you_mean
@@ -39,7 +39,8 @@ class BoltzmannAttention(Attention):
     Args:
         sampler: a registered name or a `Sampler`; `layer.sampler = …` swaps it later.
         mode: which terms there are. Without "h" there are no queries and keys; the bias stays.
-        couplings: "free", "distance", "band", "low-rank"; ignored without "J". See `ising_attn.couplings`.
+        couplings: "free", "distance", "band" or "low-rank" (whose K is free); see `ising_attn.couplings`. By distance,
+            with a bias that has no positions, the layer takes any length.
         width, rank: sizes of banded, by-distance and low-rank couplings.
         coupling_std: standard deviation of the initial J and K; 0 starts at sigmoid attention.
         beta: inverse temperature β.
@@ -88,7 +89,8 @@ class BoltzmannAttention(Attention):
         made = make_couplings(couplings, num_heads, context, width=width, rank=rank, std=coupling_std)
         self.mode = mode
         self.couplings = made if "J" in terms else None
-        self.triples = TripleCouplings(num_heads, context, std=coupling_std) if "K" in terms else None
+        triples = make_triples(couplings, num_heads, context, width=width, std=coupling_std) if "K" in terms else None
+        self.triples = triples
         self.beta = float(beta)
         self.log_beta = nn.Parameter(torch.full((num_heads,), math.log(beta))) if learn_beta else None
         limits = [part.max_length for part in (self.bias, self.couplings, self.triples) if part is not None]

@@ -8,6 +8,7 @@ which is sigmoid attention, and J moves at once because ∂⟨s⟩/∂J ≠ 0 wh
 """
 
 import abc
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -92,27 +93,62 @@ class LowRankCouplings(Interaction):
 
 
 class TripleCouplings(Interaction):
-    """K_jkl of its own for every three positions: T(T−1)(T−2)/6 numbers per head (arXiv 2606.12478, app. C).
+    """K_jkl of its own for every three positions, or (width w) for those no more than w apart.
 
-    Stored by the largest index, then the middle one, so a shorter context is a prefix of a longer one.
+    T(T−1)(T−2)/6 numbers per head for w = T−1 (arXiv 2606.12478, app. C). Stored by the largest index, then the
+    middle one, so a shorter context is a prefix of a longer one.
     """
 
     index: Int[Tensor, "context context context"]
 
-    def __init__(self, num_heads: int, context: int, *, std: float = 0.0):
+    def __init__(self, num_heads: int, context: int, *, width: int | None = None, std: float = 0.0):
         super().__init__()
         self.max_length = context
-        positions = torch.arange(context)
-        largest, middle, smallest = torch.meshgrid(positions, positions, positions, indexing="ij")
-        triples = torch.stack([largest, middle, smallest])[:, (largest > middle) & (middle > smallest)]
-        index = torch.full((context,) * 3, -1)
-        for order in ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)):
-            index[tuple(triples[list(order)])] = torch.arange(triples.shape[1])
+        triples = _ordered_triples(context, context - 1 if width is None else width)
         self.values = nn.Parameter(_start(std, num_heads, triples.shape[1]))
+        index = _symmetric_index(triples, torch.arange(triples.shape[1]), context)
         self.register_buffer("index", index, persistent=False)
 
     def forward(self, length: int) -> Float[Tensor, "heads t t t"]:
         return _tied(self.values, self.index[:length, :length, :length])
+
+
+class DistanceTriples(Interaction):
+    """K_jkl = w(k − j, l − k) for j < k < l and l − j ≤ width, 0 beyond: translation invariant, for any length.
+
+    width(width−1)/2 numbers per head.
+    """
+
+    def __init__(self, num_heads: int, *, width: int, std: float = 0.0):
+        super().__init__()
+        self.max_length = None
+        self.width = width
+        self.values = nn.Parameter(_start(std, num_heads, width * (width - 1) // 2))
+
+    def forward(self, length: int) -> Float[Tensor, "heads t t t"]:
+        largest, middle, smallest = triples = _ordered_triples(length, self.width)
+        span, upper = largest - smallest, largest - middle
+        # Spans 2, 3, … have 1, 2, … ways to place the middle one.
+        number = (span - 1) * (span - 2) // 2 + upper - 1
+        return _tied(self.values, _symmetric_index(triples, number, length).to(self.values.device))
+
+
+def _ordered_triples(context: int, width: int) -> Int[Tensor, "three count"]:
+    """Every largest > middle > smallest of `context` positions with largest − smallest ≤ width, in that order."""
+    positions = torch.arange(context)
+    largest, middle, smallest = torch.meshgrid(positions, positions, positions, indexing="ij")
+    chosen = (largest > middle) & (middle > smallest) & (largest - smallest <= width)
+    return torch.stack([largest, middle, smallest])[:, chosen]
+
+
+def _symmetric_index(
+    triples: Int[Tensor, "three count"], number: Int[Tensor, "count"], context: int
+) -> Int[Tensor, "context context context"]:
+    """`number` at all six orders of each triple, −1 elsewhere."""
+    index = torch.full((context,) * 3, -1)
+    for order in itertools.permutations(triples):
+        index[order] = number
+    return index
 
 
 def make_couplings(
@@ -146,6 +182,13 @@ def make_couplings(
     if kind == "low-rank":
         return LowRankCouplings(num_heads, context, rank=rank or 1, std=std)
     return None
+
+
+def make_triples(kind: str, num_heads: int, context: int, *, width: int | None = None, std: float = 0.0) -> Interaction:
+    """Three-body K in the manner of the pair couplings `kind`: by distance, banded, or else free."""
+    if kind == "distance":
+        return DistanceTriples(num_heads, width=max(context - 1, 1) if width is None else width, std=std)
+    return TripleCouplings(num_heads, context, width=width if kind == "band" else None, std=std)
 
 
 def coupling_parameters(model: nn.Module) -> list[nn.Parameter]:

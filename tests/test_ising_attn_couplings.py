@@ -10,6 +10,7 @@ from ising_attn import BoltzmannAttention, InvalidOptionError
 from ising_attn.bias import make_bias
 from ising_attn.couplings import (
     DistanceCouplings,
+    DistanceTriples,
     FreeCouplings,
     Interaction,
     LowRankCouplings,
@@ -24,6 +25,8 @@ KINDS = {
     "distance": (lambda n: DistanceCouplings(HEADS, width=4, std=1.0), 4),
     "low-rank": (lambda n: LowRankCouplings(HEADS, n, rank=2, std=1.0), 24),
     "triples": (lambda n: TripleCouplings(HEADS, n, std=1.0), 20),
+    "band triples": (lambda n: TripleCouplings(HEADS, n, width=3, std=1.0), 10),
+    "distance triples": (lambda n: DistanceTriples(HEADS, width=4, std=1.0), 6),
 }
 
 
@@ -52,7 +55,7 @@ def test_there_are_as_many_numbers_as_degrees_of_freedom(kind: str):
     assert count == HEADS * KINDS[kind][1]
 
 
-@pytest.mark.parametrize("kind", ["free", "band", "triples"])
+@pytest.mark.parametrize("kind", ["free", "band", "triples", "band triples"])
 def test_every_number_is_one_independent_entry(kind: str):
     module = made(kind)
     jacobian = torch.autograd.functional.jacobian(
@@ -74,7 +77,7 @@ def test_a_shorter_length_is_the_leading_block(kind: str):
         torch.testing.assert_close(module(length), block, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["free", "band", "triples"])
+@pytest.mark.parametrize("kind", ["free", "band", "triples", "band triples"])
 def test_the_numbers_of_a_short_context_are_the_first_of_a_long_one(kind: str):
     short, long = made(kind, 4), made(kind, CONTEXT)
     with torch.no_grad():
@@ -93,6 +96,22 @@ def test_bands_and_distances_are_what_they_say():
     for d in range(1, 9):
         expected = by_distance.values[:, d - 1] if d <= 4 else torch.zeros(HEADS)
         torch.testing.assert_close(longer.diagonal(d, 1, 2), expected[:, None].expand(-1, 9 - d), rtol=0, atol=0)
+
+
+def test_banded_and_by_distance_triples_are_what_they_say():
+    width, length = 4, 8
+    by_distance, band = made("distance triples")(length), made("band triples")(CONTEXT)
+    free = TripleCouplings(HEADS, CONTEXT, std=1.0)(CONTEXT)
+    by_gaps: dict[tuple[int, int], set[float]] = {}
+    for j, k, m in itertools.combinations(range(length), 3):
+        by_gaps.setdefault((k - j, m - k), set()).add(float(by_distance[0, j, k, m].detach()))
+    assert all(len(values) == 1 for values in by_gaps.values())
+    near = [gaps for gaps in by_gaps if sum(gaps) <= width]
+    assert len(set.union(*(by_gaps[gaps] for gaps in near))) == len(near) == 6
+    assert all(by_gaps[gaps] == {0.0} for gaps in by_gaps if sum(gaps) > width)
+    for j, k, m in itertools.combinations(range(CONTEXT), 3):
+        assert (band[0, j, k, m] != 0) == (m - j <= 3)
+        assert free[0, j, k, m] != 0
 
 
 def test_low_rank_is_of_low_rank_off_the_diagonal_and_takes_either_sign():

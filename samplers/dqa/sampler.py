@@ -15,6 +15,7 @@ from samplers.dqa import calibration
 from samplers.dqa.layers import Layers
 from samplers.dqa.parameter_shift import shifted_magnetization
 from samplers.dqa.primitive import as_engine
+from samplers.dqa.reweighting import reweighted
 from samplers.dqa.schedules import AngleSchedule, AnnealSchedule, Schedule, load_schedule, named_schedule
 from samplers.dqa.statevector import MAX_SPINS, StateVectorEngine
 from samplers.dqa.step_error import largest_phases, splitting_error
@@ -48,6 +49,9 @@ class DQASampler(Sampler):
     a surrogate: the law is not Boltzmann). "auto" is adjoint on the state vector with `shots=None`, else
     straight-through. With `shots`, adjoint differentiates the circuit while values carry shot noise.
 
+    correction="importance" weighs draws (`shots`, or `num_reads`) by exp(−βE) over the simulated law: averages tend
+    to the Boltzmann law's, and covariance is then its gradient (`samplers.dqa.reweighting`).
+
     Cost: layers · n · 2^n per problem. Not exact. Errors: `InvalidOptionError` for options,
     `ProblemTooLargeError` past 20 spins or the memory limit.
     """
@@ -67,6 +71,11 @@ class DQASampler(Sampler):
         "auto",
         help="how marginals are differentiated",
         choices=("auto", "adjoint", "parameter-shift", "straight-through", "covariance", "none"),
+    )
+    correction: str = option(
+        "none",
+        help="importance: weigh draws by exp(−βE)/p, p being the simulated law, so that averages become Boltzmann's",
+        choices=("none", "importance"),
     )
     precision: str = option(
         "auto", help="of the simulation; auto follows the problem's dtype", choices=("auto", "single", "double")
@@ -91,7 +100,7 @@ class DQASampler(Sampler):
     def capabilities(self) -> Capabilities:
         return Capabilities(
             exact=False,
-            boltzmann=False,
+            boltzmann=self.correction == "importance",
             gradient=self._resolved_gradient(),
             can_ground_state=True,
             max_spins=MAX_SPINS if self._own_state else None,
@@ -130,6 +139,8 @@ class DQASampler(Sampler):
     # ---- the contract -----------------------------------------------------------------------------------------
 
     def _magnetization(self, problem: IsingProblem, key: int) -> Tensor:
+        if self.correction == "importance":
+            return super()._magnetization(problem, key)
         layers, gradient = self._prepared(problem), self._resolved_gradient()
         split = SupportSplit(problem)
         if not split.parts:
@@ -155,10 +166,11 @@ class DQASampler(Sampler):
         else:
             parts = [self._draws(part.problem, layers, num_reads, key) for part in split.parts]
             spins = split.merge(parts, fill=-1)
-        return Samples(spins, ones, problem.energy(spins), dict(self.last_info))
+        draws = Samples(spins, ones, problem.energy(spins), dict(self.last_info))
+        return reweighted(problem, draws, self.probabilities(problem)) if self.correction == "importance" else draws
 
     def _correlations(self, problem: IsingProblem, key: int) -> Tensor:
-        if self.shots is not None:
+        if self.shots is not None or self.correction == "importance":
             return super()._correlations(problem, key)
         layers, split = self._prepared(problem), SupportSplit(problem)
         full = problem.fields.new_ones(*problem.batch_shape, problem.num_spins, problem.num_spins)
@@ -267,10 +279,19 @@ class DQASampler(Sampler):
             )
         if self.gradient == "covariance" and self.shots is not None and self.shots < 2:
             raise InvalidOptionError(f"a covariance gradient needs at least 2 shots, got shots={self.shots}")
+        if self.correction == "importance" and self.gradient in ("adjoint", "parameter-shift"):
+            raise InvalidOptionError(
+                f"gradient={self.gradient!r} is that of the anneal and correction='importance' gives averages of the "
+                "Boltzmann law; use gradient='covariance'"
+            )
+        if self.correction == "importance" and outer is not None and not outer.exact:
+            raise InvalidOptionError("correction='importance' needs an engine whose output probabilities are known")
         if outer is not None and not outer.exact and self.shots is None:
             raise InvalidOptionError("this engine measures and has no exact probabilities; give shots=, e.g. 1000")
 
     def _resolved_gradient(self) -> Gradient:
+        if self.gradient == "auto" and self.correction == "importance":
+            return "covariance"
         if self.gradient == "auto":
             return "adjoint" if self._own_state and self.shots is None else "straight-through"
         return self.gradient  # type: ignore[return-value]

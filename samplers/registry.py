@@ -50,6 +50,11 @@ _BUILT_IN = (
     ),
     SamplerEntry("dqa", "samplers.dqa:DQASampler", "simulated diabatic quantum anneal (state vector or Qiskit Aer)"),
     SamplerEntry(
+        "quantum-mcmc",
+        "samplers.dqa.quantum_sampler:QuantumMCMCSampler",
+        "simulated quantum-enhanced Markov chains (Boltzmann, up to 16 spins)",
+    ),
+    SamplerEntry(
         "dimod",
         "samplers.dimod_bridge:DimodSampler",
         "any dimod sampler object: get_sampler('dimod', sampler=…)",

@@ -122,7 +122,7 @@ class Attention(nn.Module, abc.ABC):
                 f"allowed is {allowed.dtype} of shape {tuple(allowed.shape)}; it must be bool, True where a key may be "
                 f"used, and broadcast to (batch, heads, T, T) = {target}"
             )
-        return allowed.expand(*allowed.shape[:-2], length, length) if allowed.ndim >= 2 else allowed.expand(length, -1)
+        return allowed.expand(*allowed.shape[:-2], length, length)
 
     def extra_repr(self) -> str:
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, context={self.context}"

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ising_attn.packages import ForeignPackageError, require_own_package
 from samplers.errors import did_you_mean
 
 _USAGE = "usage: ising-attn EXPERIMENT [OPTIONS …]\n       ising-attn EXPERIMENT --help"
@@ -40,6 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in known:
         listed = ", ".join(known) or "none is installed"
         sys.stderr.write(f"no experiment is named {given[0]!r}{did_you_mean(name, known)}; known: {listed}\n")
+        return 2
+    try:
+        require_own_package("models")
+    except ForeignPackageError as error:
+        sys.stderr.write(f"{error}\n")
         return 2
     return _run(known[name], given[1:])
 

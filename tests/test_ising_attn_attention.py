@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from ising_attn import (
     SigmoidAttention,
     SoftmaxAttention,
     attention_options,
+    cli,
     get_sampler,
     make_attention,
     require_own_package,
@@ -174,6 +176,16 @@ def test_a_foreign_package_is_named(tmp_path: Path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert "ForeignPackageError" in done.stderr
     assert str(foreign) in done.stderr
+
+
+def test_the_command_line_names_a_foreign_models_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    foreign = ModuleType("models")
+    foreign.__file__ = "/elsewhere/models/__init__.py"
+    monkeypatch.setitem(sys.modules, "models", foreign)
+    assert cli.main(["brackets", "--help"]) == 2
+    assert "/elsewhere/models/__init__.py" in capsys.readouterr().err
 
 
 def test_a_bare_folder_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

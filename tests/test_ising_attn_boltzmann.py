@@ -1,7 +1,9 @@
 """BoltzmannAttention against the paper's equations written out by hand, and what follows from them."""
 
+import copy
 import itertools
 import math
+import pickle
 
 import pytest
 import torch
@@ -260,12 +262,12 @@ def test_permuting_tokens_with_their_couplings_permutes_the_output():
     torch.testing.assert_close(layer(x[:, order], everything), out[:, order], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", ["keys", "queries", "batch", "full"])
+@pytest.mark.parametrize("shape", ["one", "keys", "rows", "queries", "batch", "full"])
 def test_masks_broadcast(shape: str):
     layer = layer_of("h+J")
     x = inputs(layer, 4)
     generator = torch.Generator().manual_seed(3)
-    sizes = {"keys": (4,), "queries": (4, 4), "batch": (3, 1, 4, 4), "full": (3, 2, 4, 4)}
+    sizes = {"one": (), "keys": (4,), "rows": (4, 1), "queries": (4, 4), "batch": (3, 1, 4, 4), "full": (3, 2, 4, 4)}
     allowed = torch.rand(sizes[shape], generator=generator) < 0.6
     full = allowed.expand(3, 2, 4, 4)
     out, weights = layer(x, allowed, need_weights=True)
@@ -422,6 +424,14 @@ def test_the_state_dict_goes_round_and_holds_parameters_only():
     assert (other(x) - layer(x)).abs().max() > 1e-2
     other.load_state_dict(layer.state_dict())
     torch.testing.assert_close(other(x), layer(x), rtol=0, atol=0)
+
+
+def test_a_copy_or_a_pickle_is_independent_and_equal():
+    layer = layer_of("h+J", sampler="exact")
+    x = inputs(layer, 5)
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        torch.testing.assert_close(twin(x), layer(x), rtol=0, atol=0)
+        assert twin.sampler is not layer.sampler
 
 
 def test_coupling_parameters_are_j_and_k_and_nothing_else():

@@ -42,7 +42,8 @@ class BoltzmannAttention(Attention):
         couplings: "free", "distance", "band" or "low-rank" (whose K is free); see `ising_attn.couplings`. By distance,
             with a bias that has no positions, the layer takes any length.
         width, rank: sizes of banded, by-distance and low-rank couplings.
-        coupling_std: standard deviation of the initial J and K; 0 starts at sigmoid attention.
+        coupling_std: standard deviation of the initial J and K. None: 0 with "h" (starts at sigmoid attention), and
+            0.1 without, since J = K = h = 0 is a saddle that no gradient leaves. The paper does not say.
         beta: inverse temperature β.
         learn_beta: make β a parameter of each head, kept positive by its logarithm.
         Others: see `Attention`.
@@ -63,7 +64,7 @@ class BoltzmannAttention(Attention):
         couplings: str = "free",
         width: int | None = None,
         rank: int | None = None,
-        coupling_std: float = 0.0,
+        coupling_std: float | None = None,
         beta: float = 1.0,
         learn_beta: bool = False,
         bias: str = "none",
@@ -86,10 +87,11 @@ class BoltzmannAttention(Attention):
             raise InvalidOptionError(f"mode={mode!r} has couplings and couplings='none' has not; drop J from the mode")
         if not (math.isfinite(beta) and beta > 0):
             raise InvalidOptionError(f"beta={beta!r}; it must be a finite number above 0")
-        made = make_couplings(couplings, num_heads, context, width=width, rank=rank, std=coupling_std)
+        std = coupling_std if coupling_std is not None else 0.0 if "h" in terms else 0.1
+        made = make_couplings(couplings, num_heads, context, width=width, rank=rank, std=std)
         self.mode = mode
         self.couplings = made if "J" in terms else None
-        triples = make_triples(couplings, num_heads, context, width=width, std=coupling_std) if "K" in terms else None
+        triples = make_triples(couplings, num_heads, context, width=width, std=std) if "K" in terms else None
         self.triples = triples
         self.beta = float(beta)
         self.log_beta = nn.Parameter(torch.full((num_heads,), math.log(beta))) if learn_beta else None

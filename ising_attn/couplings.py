@@ -3,8 +3,8 @@
 Every module gives, for a length T, one tensor per head that is exactly symmetric and exactly zero where two
 indices coincide, made from as many parameters as there are free numbers (one per pair, not two).
 
-Initial values: the paper (arXiv 2606.12478) gives none. With `std=0` (the default) training starts from J = 0,
-which is sigmoid attention, and J moves at once because ∂⟨s⟩/∂J ≠ 0 wherever the fields are not zero.
+Initial values: the paper (arXiv 2606.12478) gives none. With `std=0` training starts from J = 0, which is sigmoid
+attention, and J moves at once because ∂⟨s⟩/∂J ≠ 0 wherever the fields are not zero.
 """
 
 import abc

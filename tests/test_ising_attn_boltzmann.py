@@ -209,6 +209,19 @@ def test_couplings_without_fields_average_uniformly_and_never_learn():
     assert layer.value.weight.grad.abs().max() > 1e-2
 
 
+@pytest.mark.parametrize("mode", ["K", "J+K"])
+def test_by_default_modes_without_fields_do_not_start_at_a_saddle(mode: str):
+    def steepest(**options) -> float:
+        torch.manual_seed(0)
+        layer = BoltzmannAttention(8, 2, 6, mode=mode, sampler="exact", **options)
+        (layer(inputs(layer, 6)) ** 2).sum().backward()
+        return max(float(p.grad.abs().max()) for p in coupling_parameters(layer))
+
+    assert steepest(coupling_std=0.0) < 1e-6
+    assert steepest() > 1e-3
+    assert all(p.abs().max() == 0 for p in coupling_parameters(layer_of("h+J+K", coupling_std=None)))
+
+
 @pytest.mark.parametrize(("mode", "options"), [("K", {}), ("J", {"bias": "position", "bias_init": 0.3})])
 def test_an_odd_term_breaks_the_symmetry(mode: str, options: dict):
     layer = layer_of(mode, **options)

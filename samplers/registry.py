@@ -60,6 +60,13 @@ _BUILT_IN = (
         "any dimod sampler object: get_sampler('dimod', sampler=…)",
         needs=("dimod",),
     ),
+    SamplerEntry(
+        "dwave",
+        "samplers.dwave:DWaveSampler",
+        "D-Wave quantum annealers; needs a configured account",
+        needs=("dwave.system",),
+        extra="qpu",
+    ),
 )
 _entries: dict[str, SamplerEntry] = {entry.name: entry for entry in _BUILT_IN}
 _classes: dict[str, type[Sampler]] = {}

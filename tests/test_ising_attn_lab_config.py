@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,12 @@ class Probe(Sampler):
     """A sampler with an option of every kind."""
 
     layers: int = option(4, help="number of layers", minimum=1, maximum=100)
-    engine: str = option("statevector", help="what computes", choices=("statevector", "aer"))
+    engine: Any = option("statevector", help="what computes", choices=("statevector", "aer"))
     shots: int | None = option(None, help="shots; None for exact probabilities", minimum=1)
     schedule: str | object = option("ramp", help="name or path of a schedule, or a schedule object")
     noise: object = option(None, help="a noise model; from Python alone")
+    filters: Any = option(None, help="text such as a=1, or an object")
+    calibrate: bool | None = option(None, help="None to decide by itself")
     monotone: bool = option(True, help="whether the schedule must be monotone")
     offset: float = option(0.0, help="an offset")
 
@@ -97,6 +100,17 @@ def test_sequences_take_spaces_and_commas(spelling):
     assert parse(*spelling, "--no-ffn").seeds == (0, 1, 2)
 
 
+def test_booleans_may_be_spelled_out():
+    assert [parse(f"--ffn={word}").ffn for word in ("true", "False")] == [True, False]
+    assert parse("--sampler.monotone=false").sampler_options == {"monotone": False}
+    assert parse("--sampler.calibrate=false").sampler_options == {"calibrate": False}
+
+
+def test_options_of_any_type_take_text():
+    ours = parse("--sampler.filters=a=1, b=2", "--sampler.engine=aer")
+    assert ours.sampler_options == {"filters": "a=1, b=2", "engine": "aer"}
+
+
 def test_negative_numbers_and_underscores_are_taken():
     ours = parse("--sampler.offset", "-1.5", "--seeds=-1,2", "--learning_rate=0.2")
     assert (ours.sampler_options, ours.seeds, ours.training.learning_rate) == ({"offset": -1.5}, (-1, 2), 0.2)
@@ -129,6 +143,7 @@ def test_sampler_options_of_a_file_go_with_its_sampler(toml):
         (["--sampler.layers=0"], "layers=0; it must be between 1 and 100"),
         (["--sampler.engine=aers"], "engine='aers'; it must be one of 'statevector', 'aer'; did you mean 'aer'"),
         (["--resume"], "--resume needs the run folder to go on with: --resume --out=FOLDER"),
+        (["--resume", "--out=/nowhere"], "/nowhere holds no run to resume"),
         (["--config=/nowhere/x.toml"], "there is no file of settings /nowhere/x.toml"),
     ],
 )
@@ -146,6 +161,8 @@ def test_an_unknown_sampler_lists_the_known_ones():
     ("flags", "message"),
     [
         (["--steps=x"], "--steps"),
+        (["--out"], "--out"),
+        (["--sampler"], "--sampler"),
         (["--steps=0"], "--steps is 0; it must be at least 1"),
         (["--monitor-mode=maxi"], "--monitor-mode"),
         (["--sampler.layers=2.5"], "--sampler.layers"),

@@ -171,16 +171,25 @@ class _Reader:
         return "" if _is_flat(tables[name]) else f"{key.replace('_', '-')}."
 
     def _spelled(self, tokens: Sequence[str]) -> list[str]:
-        """--seeds=0,1,2 as tyro takes it: --seeds 0 1 2."""
+        """--seeds=0,1,2 and --ffn=false as tyro takes them: --seeds 0 1 2, --no-ffn."""
         found: list[str] = []
         sequence = False
         for token in tokens:
-            if token.startswith("--"):
-                name, equals, value = token.partition("=")
-                sequence = _is_sequence(self.flags.get(name.replace("_", "-")))
-                found += [name, *value.split(",")] if equals and sequence else [token]
-            else:
+            if not token.startswith("--"):
                 found += token.split(",") if sequence else [token]
+                continue
+            name, equals, value = token.partition("=")
+            annotation = self.flags.get(name.replace("_", "-"))
+            sequence = _is_sequence(annotation)
+            if equals and sequence:
+                found += [name, *value.split(",")]
+            elif equals and annotation is bool and value.lower() in ("true", "false"):
+                prefix, dot, last = name[2:].rpartition(".")
+                found.append(name if value.lower() == "true" else f"--{prefix}{dot}no-{last}")
+            elif equals and value in ("true", "false") and bool in typing.get_args(annotation):
+                found.append(f"{name}={value.capitalize()}")
+            else:
+                found.append(token)
         return found
 
     def _unknown(self, token: str) -> str:
@@ -199,9 +208,10 @@ class _Reader:
 def _early(arguments: Sequence[str]) -> argparse.Namespace:
     """The few flags that decide how the rest is read."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config", type=Path)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--sampler")
+    # A missing value is left to the full parser, whose message is the better one.
+    parser.add_argument("--config", type=Path, nargs="?")
+    parser.add_argument("--out", type=Path, nargs="?")
+    parser.add_argument("--sampler", nargs="?")
     parser.add_argument("--resume", action="store_true")
     return parser.parse_known_args(arguments)[0]
 
@@ -212,6 +222,10 @@ def _files(early: argparse.Namespace) -> list[Path]:
         if early.out is None:
             raise InvalidOptionError("--resume needs the run folder to go on with: --resume --out=FOLDER")
         files.append(early.out / "config.json")
+        if not files[0].exists():
+            raise InvalidOptionError(
+                f"{early.out} holds no run to resume (no config.json); leave --resume out to start one"
+            )
     if early.config is not None:
         files.append(early.config)
     return files
@@ -247,7 +261,7 @@ def _options_class(sampler: str) -> type:
     hints = typing.get_type_hints(kind)
     fields: list[Any] = []
     for field in dataclasses.fields(kind):
-        annotation = _readable(hints[field.name])
+        annotation = _readable(_text_for_any(hints[field.name], field.default))
         if "help" in field.metadata and annotation is not None and isinstance(field.default, _PRIMITIVES + (tuple,)):
             argument = tyro.conf.arg(help=_help(field.metadata), metavar=_metavar(field.metadata))
             fields.append((field.name, Annotated[annotation, argument], field.default))
@@ -266,6 +280,13 @@ def _help(metadata: Mapping[str, Any]) -> str:
 def _metavar(metadata: Mapping[str, Any]) -> str | None:
     choices = metadata.get("choices")
     return "{" + ",".join(map(str, choices)) + "}" if choices else None
+
+
+def _text_for_any(annotation: Any, default: Any) -> Any:
+    """An option of `Any` type takes text among other things (a name, a path, "depolarizing=0.01")."""
+    if annotation is not Any:
+        return annotation
+    return str | None if default is None else type(default)
 
 
 def _readable(annotation: Any) -> Any:

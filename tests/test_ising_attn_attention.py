@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -33,12 +34,12 @@ LAYERS = (SoftmaxAttention, SigmoidAttention, BoltzmannAttention)
 HOLES = torch.tensor([[0, 0, 0, 0], [1, 0, 1, 1], [0, 1, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
 
 
-def made(kind: type[Attention], **options) -> Attention:
+def made(kind: type[Attention], **options) -> Any:
     torch.manual_seed(0)
     return kind(8, 2, 5, **options)
 
 
-def inputs(length: int = 4, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def inputs(length: int = 4, dtype: torch.dtype = torch.float32) -> Any:
     return torch.randn(3, length, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
@@ -129,6 +130,7 @@ def test_scores_of_any_size_stay_finite():
     masked = softmax_over_allowed(scores, torch.tensor([[False, True], [True, False]]))
     torch.testing.assert_close(masked, torch.tensor([[[[0.0, 1.0], [1.0, 0.0]]]]))
     (weights[..., 0].sum() + masked[..., 0].sum()).backward()
+    assert scores.grad is not None
     assert bool(torch.isfinite(scores.grad).all())
 
 
@@ -138,9 +140,10 @@ def test_the_factory_makes_each_kind_with_its_options():
         assert type(make_attention(name, 8, 2, 4, sampler="exact", bias="scalar", dropout=0.1)) is kind
         parameters = inspect.signature(kind.__init__).parameters
         assert set(attention_options(name)) <= {*parameters, *inspect.signature(Attention.__init__).parameters}
-    assert make_attention("boltzmann", 8, 2, 4).sampler.name == "exact"
+    default: Any = make_attention("boltzmann", 8, 2, 4)
+    assert default.sampler.name == "exact"
     chosen = get_sampler("exact")
-    layer = make_attention("boltzmann", 8, 2, 4, sampler=chosen, mode="h+K", coupling_std=0.1)
+    layer: Any = make_attention("boltzmann", 8, 2, 4, sampler=chosen, mode="h+K", coupling_std=0.1)
     assert layer.sampler is chosen
     assert layer.triples is not None
     assert layer.couplings is None

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,14 +13,13 @@ from ising_attn.couplings import (
     DistanceCouplings,
     DistanceTriples,
     FreeCouplings,
-    Interaction,
     LowRankCouplings,
     TripleCouplings,
     make_couplings,
 )
 
 HEADS, CONTEXT = 2, 6
-KINDS = {
+KINDS: dict[str, Any] = {
     "free": (lambda n: FreeCouplings(HEADS, n, std=1.0), 15),
     "band": (lambda n: FreeCouplings(HEADS, n, width=2, std=1.0), 9),
     "distance": (lambda n: DistanceCouplings(HEADS, width=4, std=1.0), 4),
@@ -30,7 +30,7 @@ KINDS = {
 }
 
 
-def made(kind: str, context: int = CONTEXT) -> Interaction:
+def made(kind: str, context: int = CONTEXT) -> Any:
     torch.manual_seed(0)
     return KINDS[kind][0](context)
 
@@ -129,8 +129,8 @@ def test_low_rank_is_of_low_rank_off_the_diagonal_and_takes_either_sign():
 @pytest.mark.parametrize("kind", ["free", "distance", "band", "low-rank"])
 def test_training_leaves_zero_couplings_at_once(kind: str):
     torch.manual_seed(0)
-    options = {"band": {"width": 2}, "low-rank": {"rank": 2}}.get(kind, {})
-    layer = BoltzmannAttention(4, 2, 5, couplings=kind, sampler="exact", **options)
+    options: Any = {"band": {"width": 2}, "low-rank": {"rank": 2}}.get(kind, {})
+    layer: Any = BoltzmannAttention(4, 2, 5, couplings=kind, sampler="exact", **options)
     assert layer.couplings(5).abs().max() == 0
     (layer(torch.randn(3, 5, 4)) ** 2).sum().backward()
     assert max(p.grad.abs().max() for p in layer.couplings.parameters()) > 1e-4
@@ -139,7 +139,7 @@ def test_training_leaves_zero_couplings_at_once(kind: str):
 def test_distance_couplings_carry_over_to_longer_sequences():
     # Trained at context 4, used at 9: the first queries must not notice, in any bias without positions.
     torch.manual_seed(0)
-    layer = BoltzmannAttention(
+    layer: Any = BoltzmannAttention(
         4, 2, 4, couplings="distance", width=3, coupling_std=0.5, bias="distance", bias_init=0.1, sampler="exact"
     )
     assert layer.max_length is None
@@ -147,7 +147,9 @@ def test_distance_couplings_carry_over_to_longer_sequences():
     out = layer(x)
     torch.testing.assert_close(out[:, :4], layer(x[:, :4]), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(layer.problem(x).couplings[0, 0, 5, 1:5], layer.couplings(5)[0, 4, 0:4].mul(1))
-    longer = BoltzmannAttention(4, 2, 9, couplings="distance", width=3, coupling_std=0.5, bias="none", sampler="exact")
+    longer: Any = BoltzmannAttention(
+        4, 2, 9, couplings="distance", width=3, coupling_std=0.5, bias="none", sampler="exact"
+    )
     longer.load_state_dict({k: v for k, v in layer.state_dict().items() if not k.startswith("bias")})
     torch.testing.assert_close(longer.couplings(9), layer.couplings(9), rtol=0, atol=0)
 

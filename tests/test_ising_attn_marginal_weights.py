@@ -1,5 +1,7 @@
 """Weights where every key is nearly off: float32 against float64, values and gradients."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -8,13 +10,13 @@ from ising_attn.attention import normalised_over_allowed
 from ising_attn.marginal_weights import FAINT, marginal_weights
 
 
-def problem_at(level: float, *, heads: int = 2, batch: int = 3, n: int = 6, triples: bool = False) -> IsingProblem:
+def problem_at(level: float, *, heads: int = 2, batch: int = 3, n: int = 6, triples: bool = False) -> Any:
     """Random causal problems with shared couplings and all fields lowered by `level`, in float64."""
     generator = torch.Generator().manual_seed(0)
     fields = torch.randn(batch, heads, n, n, generator=generator, dtype=torch.float64) + level
     raw = 0.3 * torch.randn(heads, 1, n, n, generator=generator, dtype=torch.float64)
     couplings = (raw + raw.mT).masked_fill(torch.eye(n, dtype=torch.bool), 0.0)
-    third = None
+    third: Any = None
     if triples:
         cube = torch.randn(heads, 1, n, n, n, generator=generator, dtype=torch.float64).tril(-1)
         cube = cube * torch.ones(n, n, dtype=torch.bool).tril(-1).unsqueeze(-1)
@@ -64,11 +66,16 @@ def test_the_limit_of_rare_keys_is_softmax_of_twice_the_fields():
     torch.testing.assert_close(weights, logits.softmax(-1), rtol=1e-4, atol=1e-5)
 
 
-def test_only_faint_rows_of_exact_samplers_are_summed_again():
-    counts = []
+def test_only_faint_rows_of_exact_samplers_are_summed_again(monkeypatch: pytest.MonkeyPatch):
+    counts: list[int] = []
     exact = get_sampler("exact")
     original = exact.magnetization
-    exact.magnetization = lambda problem: counts.append(problem.num_problems) or original(problem)
+
+    def counted(problem: IsingProblem) -> torch.Tensor:
+        counts.append(problem.num_problems)
+        return original(problem)
+
+    monkeypatch.setattr(exact, "magnetization", counted)
     marginal_weights(exact, problem_at(2.0).to(dtype=torch.float32))
     assert counts == [36]
     counts.clear()
@@ -86,7 +93,7 @@ def test_only_faint_rows_of_exact_samplers_are_summed_again():
 def test_a_layer_with_a_falling_bias_trains_with_sound_gradients():
     def gradient(dtype: torch.dtype) -> torch.Tensor:
         torch.manual_seed(0)
-        layer = BoltzmannAttention(8, 2, 6, coupling_std=0.3, bias="scalar", bias_init=-6.0, sampler="exact")
+        layer: Any = BoltzmannAttention(8, 2, 6, coupling_std=0.3, bias="scalar", bias_init=-6.0, sampler="exact")
         x = torch.randn(4, 6, 8)
         out = layer.to(dtype)(x.to(dtype))
         (out**2).sum().backward()

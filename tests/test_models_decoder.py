@@ -1,6 +1,7 @@
 """Decoder blocks and stacks: slots, norms, positions, causality, configurations that go to JSON and back."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -105,7 +106,7 @@ def test_every_parameter_learns(name: str):
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 @pytest.mark.parametrize("kind", [BracketMatcher, CharLM])
-def test_a_configuration_goes_through_json_to_the_same_model(name: str, kind: type):
+def test_a_configuration_goes_through_json_to_the_same_model(name: str, kind: Any):
     torch.manual_seed(0)
     model = kind(kind.Config(attention=ATTENTIONS[name], num_layers=2, norm="post", context=6)).eval()
     stored = json.loads(json.dumps(model.config.to_dict()))

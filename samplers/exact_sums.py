@@ -7,8 +7,8 @@ from samplers.exact_halves import HalvesSum, balanced, clamped_energy, compensat
 from samplers.exact_logspace import LogSpaceSum
 from samplers.problem import IsingProblem
 
-# Compiled kernels win below, matrix products above (measured on CPUs with AVX-512; they cross near 14 spins).
-_FUSED_SPINS = 13
+# On CPUs: up to here a kernel does all, up to there kernels prepare matrix products, above W is made in blocks.
+_FUSED_SPINS, _GEMM_SPINS = 13, 20
 
 
 def grouped_sums(inner: IsingProblem, limit_bytes: int) -> tuple[Tensor, Tensor]:
@@ -18,8 +18,10 @@ def grouped_sums(inner: IsingProblem, limit_bytes: int) -> tuple[Tensor, Tensor]
     """
     fields, couplings, triples = scaled(inner)
     clamped = None if inner.allowed is None else ~inner.allowed
-    if _fused(fields, inner.num_spins):
-        m, log_z, lost = (t.squeeze(2) for t in _fused_sums(inner, inner.fields.unsqueeze(2), inner.num_spins))
+    if _is_compiled(inner):
+        allowed = None if inner.allowed is None else inner.allowed.unsqueeze(2)
+        results = _compiled_sums(inner, inner.fields.unsqueeze(2), inner.num_spins, allowed)
+        m, log_z, lost = (t.squeeze(2) for t in results)
         if not bool(lost.any()):
             return m, log_z
         fields = compensated_fields(fields, couplings, inner.allowed)
@@ -31,27 +33,32 @@ def grouped_sums(inner: IsingProblem, limit_bytes: int) -> tuple[Tensor, Tensor]
 def causal_sums(inner: IsingProblem, limit_bytes: int) -> tuple[Tensor, Tensor]:
     """The same for a causal problem, each prefix as a problem of its own size."""
     n = inner.num_spins
-    fields, couplings, triples = scaled(inner)
-    fields = fields.unflatten(1, (-1, n))
-    means, log_zs, compiled = [], [], 0
-    if _fused(fields, 1):
-        compiled = min(n, _FUSED_SPINS)
-        m, log_z, lost = _fused_sums(inner, inner.fields.unflatten(1, (-1, n))[:, :, :compiled, :compiled], compiled)
-        redone = lost.any(0).any(0).nonzero().squeeze(-1).tolist()
-        if not redone and compiled == n:
-            return m.flatten(1, 2), log_z.flatten(1, 2)
-        means, log_zs = list(m.unbind(2)), list(log_z.unbind(2))
-        for i in redone:
-            part = (fields[:, :, i, : i + 1], *_prefix(couplings, triples, i + 1), None, None, limit_bytes)
-            mean, log_zs[i] = _again(lost[:, :, i], means[i][..., : i + 1], log_zs[i], *part)
-            means[i] = torch.nn.functional.pad(mean, (0, compiled - i - 1))
-        means = [torch.nn.functional.pad(mean, (0, n - compiled)) for mean in means]
-    for size in range(compiled + 1, n + 1):
-        part = (fields[:, :, size - 1, :size], *_prefix(couplings, triples, size), None, None, limit_bytes)
-        mean, log_z = safe_sums(*part)
-        means.append(torch.nn.functional.pad(mean, (0, n - size)))
-        log_zs.append(log_z)
-    return torch.stack(means, 2).flatten(1, 2), torch.stack(log_zs, 2).flatten(1, 2)
+    fields = inner.fields.unflatten(1, (-1, n))
+    if not _is_compiled(inner):
+        rows = [_prefix_sums(inner, fields, size, limit_bytes) for size in range(1, n + 1)]
+        m, log_z = (torch.stack(part, 2).flatten(1, 2) for part in zip(*rows, strict=True))
+        return m, log_z
+    small = min(n, _FUSED_SPINS)
+    parts = [_compiled_sums(inner, fields if small == n else fields[:, :, :small, :small], small)]
+    if small < n:
+        parts[0] = (torch.nn.functional.pad(parts[0][0], (0, n - small)), *parts[0][1:])
+        parts.append(_compiled_sums(inner, fields[:, :, small:], n))
+    m, log_z, lost = parts[0] if len(parts) == 1 else (torch.cat(part, 2) for part in zip(*parts, strict=True))
+    if bool(lost.any()):
+        for i in lost.any(0).any(0).nonzero().squeeze(-1).tolist():
+            mean, z = _prefix_sums(inner, fields, i + 1, limit_bytes)
+            redo = lost[:, :, i]
+            m = m.select_scatter(torch.where(redo.unsqueeze(-1), mean, m[:, :, i]), 2, i)
+            log_z = log_z.select_scatter(torch.where(redo, z, log_z[:, :, i]), 2, i)
+    return m.flatten(1, 2), log_z.flatten(1, 2)
+
+
+def _prefix_sums(inner: IsingProblem, fields: Tensor, size: int, limit_bytes: int) -> tuple[Tensor, Tensor]:
+    """⟨s⟩ (G, B, n) and log Z (G, B) of the queries that have the first `size` spins."""
+    _, couplings, triples = scaled(inner)
+    own = fields[:, :, size - 1, :size] * inner.beta
+    m, log_z = safe_sums(own, *_prefix(couplings, triples, size), None, None, limit_bytes)
+    return torch.nn.functional.pad(m, (0, inner.num_spins - size)), log_z
 
 
 def scaled(inner: IsingProblem) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -75,18 +82,24 @@ def _prefix(couplings: Tensor | None, triples: Tensor | None, size: int) -> tupl
     )
 
 
-def _fused(fields: Tensor, num_spins: int) -> bool:
-    return fields.device.type == "cpu" and num_spins <= _FUSED_SPINS
+def _is_compiled(inner: IsingProblem) -> bool:
+    return inner.device.type == "cpu" and inner.num_spins <= _GEMM_SPINS
 
 
-def _fused_sums(inner: IsingProblem, fields: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    from samplers.exact_fused import FusedSum  # compiles kernels, so only where they are used
+def _compiled_sums(
+    inner: IsingProblem, fields: Tensor, size: int, allowed: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(m, log Z, lost) of fields (G, B, P, size), whose position p has the first size − P + 1 + p spins."""
+    # They compile kernels, so they are imported only where these are used.
+    from samplers.exact_fused import FusedSum
+    from samplers.exact_gemm import GemmSum
 
     couplings = inner.couplings.squeeze(1) if inner.has_couplings else None
     triples = None if inner.triples is None else inner.triples.squeeze(1)
-    couplings, triples = _prefix(couplings, triples, size)
-    allowed = None if inner.allowed is None or fields.shape[2] > 1 else inner.allowed.unsqueeze(2)
-    return FusedSum.apply(fields, couplings, triples, allowed, inner.beta)
+    if size < inner.num_spins:
+        couplings, triples = _prefix(couplings, triples, size)
+    method = FusedSum if size <= _FUSED_SPINS else GemmSum
+    return method.apply(fields, couplings, triples, allowed, inner.beta)
 
 
 def safe_sums(

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from samplers import IsingProblem, NotSupportedError, ProblemTooLargeError, get_sampler
+from samplers import IsingProblem, NotSupportedError, ProblemTooLargeError, exact_sums, get_sampler
 from samplers.enumeration import ground_states, log_probabilities, moments
 from samplers.states import index_of_spins
 
@@ -120,10 +120,24 @@ def test_causal(n, dtype):
     assert_matches_enumeration(random_problem((2, 2, n, n), j_shape=(2, 1), mask="causal", dtype=dtype, beta=1.3))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("mask", [None, "random"])
-@pytest.mark.parametrize("n", [12, 14])
-def test_larger_blocks(n, mask):
-    assert_matches_enumeration(random_problem((3, n), mask=mask, scale=0.3))
+def test_products_of_halves(mask, dtype):
+    assert_matches_enumeration(random_problem((2, 3, 14), j_shape=(2, 1), mask=mask, scale=0.2, dtype=dtype))
+
+
+def test_causal_layers_past_one_kernel():
+    assert_matches_enumeration(random_problem((2, 15, 15), mask="causal", scale=0.2))
+
+
+@pytest.mark.parametrize("mask", [None, "random", "causal"])
+@pytest.mark.parametrize("limits", [(0, 20), (0, 0)], ids=["products", "torch"])
+def test_every_path(monkeypatch, limits, mask):
+    monkeypatch.setattr(exact_sums, "_FUSED_SPINS", limits[0])
+    monkeypatch.setattr(exact_sums, "_GEMM_SPINS", limits[1])
+    for options in ({"triples": mask != "random"}, {"field": 1e4}, {"scale": 30.0, "dtype": torch.float32}):
+        problem = random_problem((2, 5, 5), mask=mask, beta=0.9, **options)
+        assert_matches_enumeration(problem, tolerance=1e-5 if problem.dtype == torch.float32 else 1e-9)
 
 
 @pytest.mark.parametrize("mask", [None, "random", "causal"])

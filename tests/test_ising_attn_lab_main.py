@@ -97,6 +97,12 @@ def test_files_get_a_plain_line_at_each_evaluation():
     assert "\x1b" not in text
 
 
+def test_slow_steps_are_heard_of_between_evaluations(monkeypatch):
+    now = iter(range(0, 10**6, 20))  # twenty seconds pass at each look
+    monkeypatch.setattr("ising_attn.lab.progress.time.monotonic", lambda: next(now))
+    assert shown(terminal=False).count("\n") > 20
+
+
 def test_a_terminal_gets_one_bar_with_loss_accuracy_and_time_left_on_80_columns():
     last = shown(terminal=True).split("\r")[-1].replace("\x1b[2K", "").split("\n")[0]
     for part in ("seed 0", "100/200", "loss 0.010", "0.875"):

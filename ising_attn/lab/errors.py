@@ -17,3 +17,7 @@ class TrainingDivergedError(IsingAttnError, ArithmeticError):
 
 class TrainingInterrupted(KeyboardInterrupt):
     """Ctrl-C during training, after the step was finished and the last checkpoint written."""
+
+
+class ProblemFileError(IsingAttnError, ValueError):
+    """A file of Ising problems that is missing, damaged, or in an unknown format."""

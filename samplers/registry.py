@@ -107,7 +107,8 @@ def sampler_class(name: str) -> type[Sampler]:
     entry = entries.get(name) or by_alias.get(name)
     if entry is None:
         lines = "; ".join(_described(e) for e in entries.values())
-        raise UnknownSamplerError(f"no sampler is named {name!r}{did_you_mean(name, sampler_names())}. Known: {lines}")
+        hint = did_you_mean(name, sampler_names()) or "."
+        raise UnknownSamplerError(f"no sampler is named {name!r}{hint} Known: {lines}")
     return _classes.get(entry.name) or entry.load()
 
 

@@ -1,24 +1,49 @@
 """experiments/marginals.py from the outside: tables, files, and what it refuses."""
 
+import importlib.util
 import json
-import subprocess
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from ising_attn.lab.main import run_main
+
 SCRIPT = Path(__file__).parent.parent / "experiments" / "marginals.py"
 
 
-def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, str(SCRIPT), *arguments], cwd=folder, capture_output=True, text=True)
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("marginals_script", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_compares_samplers_end_to_end(tmp_path: Path):
-    done = run("--samplers=exact,tap,mean-field:damping=0.2", "--spins=4", "--problems=3", "--out=run", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().splitlines()[-1].endswith("run")
-    assert max(len(line) for line in done.stdout.splitlines()) <= 100
+@pytest.fixture
+def run(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Run the script in this process, in an empty folder; returns the exit code."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
+        try:
+            return run_main(script.main)
+        except SystemExit as stop:
+            return int(stop.code or 0)
+
+    return call
+
+
+def test_compares_samplers_end_to_end(run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run("--samplers=exact,tap,mean-field:damping=0.2", "--spins=4", "--problems=3", "--out=run") == 0
+    shown = capsys.readouterr().out
+    assert shown.strip().splitlines()[-1].endswith("run")
+    assert max(len(line) for line in shown.splitlines()) <= 100
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert [one["label"] for one in summary["samplers"]] == ["exact", "tap", "mean-field:damping=0.2"]
     assert summary["samplers"][0]["mae"] < 1e-12 < summary["samplers"][1]["mae"]
@@ -39,11 +64,11 @@ def test_compares_samplers_end_to_end(tmp_path: Path):
         (("--spin=3",), "did you mean --spins|did you mean '--spins'"),
     ],
 )
-def test_refuses_in_a_sentence(flags: tuple[str, ...], words: str, tmp_path: Path):
-    import re
-
-    done = run(*flags, folder=tmp_path)
-    assert done.returncode != 0
-    assert "Traceback" not in done.stderr
-    assert re.search(words, done.stderr), done.stderr
+def test_refuses_in_a_sentence(
+    flags: tuple[str, ...], words: str, run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert run(*flags) != 0
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert re.search(words, said), said
     assert not (tmp_path / "runs").exists()

@@ -118,7 +118,8 @@ def quantum_chains(
 
     Chains start from uniform states unless `start` says otherwise; their law tends to the Boltzmann law at β.
     Draws depend on (key, stream, chain, step) alone. The evolution is simulated as a state vector in double
-    precision. Cost per chain and step: about t/step · n · 2ⁿ. Not exact for finite `num_steps`.
+    precision. Cost per step, for each chain or, if there are fewer, each of the 2ⁿ states: about t/step · n · 2ⁿ. Not
+    exact for finite `num_steps`.
 
     Raises:
         ProblemTooLargeError: more than `MAX_SPINS` spins, or a problem that the memory limit (GiB) does not hold.
@@ -191,18 +192,30 @@ class _Run:
 
     def _propose(self, index: Tensor, plan: Layers, step: int) -> Tensor:
         """Measured states (problems, chains) after evolving each chain's own basis state."""
+        problems, states = self.scores.shape
         uniform = self._uniforms(index.shape[1], step, 3)
-        width = max(1, self.fitting // index.shape[0])
+        width = max(1, self.fitting // problems)
+        whole = None
+        if index.shape[1] > states and width >= states:
+            # Fewer states than chains: evolve each state once, and let every chain look its row up.
+            whole = self._cumulative(torch.arange(states, device=index.device).expand(problems, states), plan)
         parts = []
         for own, u in zip(index.split(width, 1), uniform.split(width, 1), strict=True):
-            state = torch.zeros(self.scores.shape[1], *own.shape, dtype=torch.complex128, device=own.device)
-            # In the rotated frame of `evolution` a basis state is itself, up to a phase.
-            state.scatter_(0, own.unsqueeze(0), torch.ones_like(state[:1]))
-            state = evolution.evolve(self.table, angle_rows(plan), state)
-            cumulative = (state.real**2 + state.imag**2).cumsum(0).permute(1, 2, 0).contiguous()
+            if whole is None:
+                cumulative = self._cumulative(own, plan)
+            else:
+                cumulative = whole.gather(1, own.unsqueeze(-1).expand(*own.shape, states))
             found = torch.searchsorted(cumulative, (u * cumulative[..., -1]).unsqueeze(-1), right=True)
-            parts.append(found.squeeze(-1).clamp_max(len(state) - 1))
+            parts.append(found.squeeze(-1).clamp_max(states - 1))
         return torch.cat(parts, 1)
+
+    def _cumulative(self, index: Tensor, plan: Layers) -> Tensor:
+        """Cumulative probabilities (problems, columns, states) of measuring the evolved basis states `index`."""
+        state = torch.zeros(self.scores.shape[1], *index.shape, dtype=torch.complex128, device=index.device)
+        # In the rotated frame of `evolution` a basis state is itself, up to a phase.
+        state.scatter_(0, index.unsqueeze(0), torch.ones_like(state[:1]))
+        state = evolution.evolve(self.table, angle_rows(plan), state)
+        return (state.real**2 + state.imag**2).cumsum(0).permute(1, 2, 0).contiguous()
 
     def _uniforms(self, num_chains: int, step: int, purpose: int) -> Tensor:
         drawn = uniforms(derive_key(self.key, purpose), self.streams, num_chains, step)

@@ -22,8 +22,8 @@ class QuantumMCMCSampler(Sampler):
     is not exact, and strong problems need more steps: look at `last_info["acceptance"]`. Masked problems run at
     their own size. The gradient is the covariance of the reads.
 
-    Cost: reads · steps · 5 to 25 layers · n · 2ⁿ, for n ≤ 16. This simulates a quantum computer: to get Boltzmann
-    draws fast, use 'exact' or 'gibbs'.
+    Cost: min(reads, 2ⁿ) · steps · 3 to 25 layers · n · 2ⁿ, for n ≤ 16. This simulates a quantum computer: to get
+    Boltzmann draws fast, use 'exact' or 'gibbs'.
     """
 
     name: ClassVar[str] = "quantum-mcmc"

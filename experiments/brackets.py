@@ -49,7 +49,7 @@ _SLOW_SECONDS = 300
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """The model; the paper's sizes."""
+    """The model; sizes are the paper's but for the heads."""
 
     attention: Literal["boltzmann", "softmax", "sigmoid"] = "boltzmann"
     """Kind of attention; softmax and sigmoid use no sampler."""
@@ -61,8 +61,8 @@ class ModelSettings:
     """Learnable bias of the fields."""
     embed_dim: int = 32
     """Width of the model."""
-    heads: int = 1
-    """Attention heads, each with its own J."""
+    heads: int = 2
+    """Attention heads, each with its own J. The paper has 1, which needs several times as many steps."""
     layers: int = 1
     """Decoder blocks."""
     ffn: bool = True
@@ -120,8 +120,8 @@ class BracketSettings(SamplerSettings):
 
     sampler: str = "dqa"
     """Sampler of the attention's marginals; its own options are listed below as --sampler.NAME."""
-    seeds: tuple[int, ...] = (0,)
-    """Train once for each of these seeds (--seeds=0,1,2); several get a folder each, and a table of their spread."""
+    seeds: tuple[int, ...] = ()
+    """Train once for each of these seeds (--seeds=0,1,2), each in its own folder; by default once, with --seed."""
     weights: Path | None = None
     """Checkpoint to evaluate through the sampler instead of training."""
     marginal_sequences: int = 250
@@ -133,14 +133,17 @@ class BracketSettings(SamplerSettings):
     model: Flat[ModelSettings] = ModelSettings()
     data: Flat[DataSettings] = DataSettings()
     training: Flat[TrainingSettings] = TrainingSettings(
-        steps=1500,
-        batch_size=64,
-        learning_rate=3e-3,
-        schedule="cosine",
+        steps=400,
+        batch_size=128,
+        learning_rate=1e-2,
+        coupling_learning_rate=3e-2,
         weight_decay=0.01,
-        eval_every=100,
+        warmup=20,
+        schedule="cosine",
+        eval_every=50,
         monitor="loss",
         monitor_mode="min",
+        target=0.03,
     )
 
     def __post_init__(self) -> None:
@@ -149,24 +152,27 @@ class BracketSettings(SamplerSettings):
                 raise InvalidOptionError(
                     f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least {low}"
                 )
-        if not self.seeds:
-            raise InvalidOptionError("--seeds is empty; give at least one, e.g. --seeds=0")
         if self.weights is not None and (self.resume or len(self.seeds) > 1):
             raise InvalidOptionError("--weights evaluates one checkpoint; leave out --resume and several --seeds")
 
     def all_seeds(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(self.seeds))
+        return tuple(dict.fromkeys(self.seeds)) or (self.training.seed,)
 
     def for_seed(self, seed: int) -> "BracketSettings":
         """The same settings for this one seed."""
-        return dataclasses.replace(self, seeds=(seed,), training=dataclasses.replace(self.training, seed=seed))
+        return dataclasses.replace(self, seeds=(), training=dataclasses.replace(self.training, seed=seed))
 
     def shortened(self) -> "BracketSettings":
         """What --quick makes of them."""
-        few = dataclasses.replace(self.training, steps=min(self.training.steps, 40), eval_every=20)
-        small = dataclasses.replace(self.data, validation_size=50, test_size=100)
+        training, data = self.training, self.data
         return dataclasses.replace(
-            self, training=few, data=small, marginal_sequences=20, aer_sequences=min(self.aer_sequences, 2)
+            self,
+            training=dataclasses.replace(training, steps=min(training.steps, 20), eval_every=10),
+            data=dataclasses.replace(
+                data, validation_size=min(data.validation_size, 50), test_size=min(data.test_size, 100)
+            ),
+            marginal_sequences=min(self.marginal_sequences, 20),
+            aer_sequences=min(self.aer_sequences, 2),
         )
 
 

@@ -26,19 +26,17 @@ def autocorrelation(series: Float[Tensor, "*batch chains steps"]) -> Float[Tenso
     return torch.where(variance > 0, lagged / variance, 1.0).to(series.dtype)
 
 
-def autocorrelation_time(series: Float[Tensor, "*batch chains steps"], window: float = 5.0) -> Float[Tensor, "*batch"]:
+def autocorrelation_time(series: Float[Tensor, "*batch chains steps"]) -> Float[Tensor, "*batch"]:
     """Integrated autocorrelation time τ = 1 + 2 Σ_k ρ_k: steps per independent step; 1 for independent steps.
 
-    The sum ends at the first lag K ≥ `window` · τ(K) (Sokal 1989). If there is none, the series is too short for its
-    τ and the full sum is returned, an underestimate. It is at least a small positive number.
+    Pairs ρ_2k + ρ_2k+1, which are positive for reversible chains, are summed up to the first that is not (Geyer
+    1992). Below 1 for chains that alternate. An underestimate where the series is shorter than some 50 τ.
     """
     rho = autocorrelation(series)
-    running = 2 * rho.cumsum(-1) - 1
-    lags = torch.arange(rho.shape[-1], device=rho.device)
-    enough = lags >= window * running
-    enough[..., -1] = True
-    first = enough.to(torch.int8).argmax(-1, keepdim=True)
-    return running.gather(-1, first).squeeze(-1).clamp_min(1.0 / rho.shape[-1])
+    even = rho.shape[-1] // 2 * 2
+    pairs = rho[..., :even].unflatten(-1, (-1, 2)).sum(-1)
+    counted = (pairs > 0).to(pairs.dtype).cumprod(-1)
+    return (2 * (pairs * counted).sum(-1) - 1).clamp_min(1.0 / rho.shape[-1])
 
 
 def effective_sample_size(series: Float[Tensor, "*batch chains steps"]) -> Float[Tensor, "*batch"]:

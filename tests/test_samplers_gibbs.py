@@ -246,6 +246,21 @@ def test_tolerance_runs_until_it_is_met_or_says_that_it_was_not():
     assert hopeless.last_info["sweeps"] == 256
 
 
+def test_tolerance_spends_sweeps_where_they_are_needed():
+    problem = random_problem(batch=(4, 8), spread=0.5)
+    sampler = get_sampler("gibbs", tolerance=0.004, num_sweeps=32)
+    whole = sampler.magnetization(problem, seed=2)
+    assert 64 < sampler.last_info["mean_sweeps"] < 0.7 * sampler.last_info["sweeps"]
+    parts = [sampler.magnetization(problem[i : i + 1], seed=2) for i in range(4)]
+    assert torch.equal(whole, torch.cat(parts))
+    twin = get_sampler("gibbs", tolerance=0.02, num_sweeps=16, num_chains=16, engine="torch")
+    fast = get_sampler("gibbs", tolerance=0.02, num_sweeps=16, num_chains=16, engine="numba")
+    torch.testing.assert_close(
+        twin.magnetization(problem[:2], seed=3), fast.magnetization(problem[:2], seed=3), rtol=0, atol=0.02
+    )
+    assert twin.last_info["mean_sweeps"] == pytest.approx(fast.last_info["mean_sweeps"], rel=0.02)
+
+
 def test_tempering_crosses_a_barrier_that_one_temperature_does_not():
     n = 12
     j = torch.full((n, n), 0.5, dtype=torch.float64).fill_diagonal_(0)

@@ -45,8 +45,10 @@ class Advance:
     exchanges: NDArray[np.float64]
 
 
-def advance(plan: Plan, chains: Chains, schedule: Schedule, engine: str = "auto") -> Advance:
-    """Advance `chains` in place.
+def advance(
+    plan: Plan, chains: Chains, schedule: Schedule, engine: str = "auto", active: NDArray[np.bool_] | None = None
+) -> Advance:
+    """Advance `chains` in place; with `active` (P,), only those of the problems where it is true.
 
     Raises:
         NotSupportedError: engine "numba" with three-body terms.
@@ -55,10 +57,10 @@ def advance(plan: Plan, chains: Chains, schedule: Schedule, engine: str = "auto"
         raise NotSupportedError("engine='numba' takes no three-body terms; use engine='auto' or 'torch'")
     on_cpu = plan.fields.device.type == "cpu" and plan.triples is None
     if engine == "numba" or (engine == "auto" and on_cpu):
-        return _advance_compiled(plan, chains, schedule)
+        return _advance_compiled(plan, chains, schedule, active)
     from samplers.gibbs.torch_engine import advance_torch
 
-    return advance_torch(plan, chains, schedule)
+    return advance_torch(plan, chains, schedule, active)
 
 
 def outputs(plan: Plan, chains: Chains, schedule: Schedule) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
@@ -82,13 +84,15 @@ def shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.divide(counts[:-1, 0], tried, out=np.full(len(tried), np.nan), where=tried > 0)
 
 
-def _advance_compiled(plan: Plan, chains: Chains, schedule: Schedule) -> Advance:
+def _advance_compiled(plan: Plan, chains: Chains, schedule: Schedule, active: NDArray[np.bool_] | None) -> Advance:
     from samplers.gibbs.kernels import ABSENT, run_tiles
     from samplers.kernels import in_threads
 
     blocks, kinds = np.unique(present_blocks(plan), axis=0, return_inverse=True)
     width = _width(plan, chains)
-    kinds = kinds.reshape(plan.num_groups, -1)
+    kinds = (kinds.reshape(-1) if active is None else np.where(active, kinds.reshape(-1), -1)).reshape(
+        plan.num_groups, -1
+    )
     tiles, order = _tiles(kinds, chains.spins.shape[1], width // len(schedule.ladder))
     fields = np.where(plan.allowed.cpu().numpy(), plan.fields.cpu().numpy(), np.float32(ABSENT))
     couplings = plan.couplings.cpu().numpy()
@@ -132,7 +136,7 @@ def _width(plan: Plan, chains: Chains) -> int:
 
 
 def _tiles(kinds: NDArray[np.int64], chains: int, slots: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cut each set of problems that share couplings and present blocks into tiles of `slots` chains.
+    """Cut each set of problems that share couplings and present blocks into tiles of `slots` chains; none of kind −1.
 
     Returns:
         (tiles, 4) of group, kind, first and last+1 lane; and the problems in the order in which lanes list them.
@@ -144,7 +148,8 @@ def _tiles(kinds: NDArray[np.int64], chains: int, slots: int) -> tuple[NDArray[n
         begin = group * queries * chains
         for kind, count in zip(values, counts, strict=True):
             end = begin + count * chains
-            tiles += [(group, kind, first, min(first + slots, end)) for first in range(begin, end, slots)]
+            if kind >= 0:
+                tiles += [(group, kind, first, min(first + slots, end)) for first in range(begin, end, slots)]
             begin = end
     # Costly and cheap tiles alternate, so that contiguous parts of the list cost about the same.
     work = np.array(tiles, np.int64).reshape(-1, 4)

@@ -24,20 +24,22 @@ class Estimate:
     def __init__(self, plan: Plan, num_chains: int):
         self._plan = plan
         self._up = np.zeros((plan.num_problems, num_chains, 2, plan.num_spins))
-        self._counts = np.zeros(2)
+        self._counts = np.zeros((plan.num_problems, 2))
 
-    def add(self, up: NDArray[np.float32], schedule: Schedule) -> None:
-        """Count the sums (P, chains, 2, n) of an advance."""
+    def add(self, up: NDArray[np.float32], schedule: Schedule, active: NDArray[np.bool_] | None = None) -> None:
+        """Count the sums (P, chains, 2, n) of an advance of the active problems."""
+        moved = np.ones(len(up), np.bool_) if active is None else active
         first = schedule.rounds // 2 * schedule.stride
-        self._up += up
-        self._counts += (first, schedule.rounds * schedule.stride - first)
+        self._up[moved] += up[moved]
+        self._counts[moved] += (first, schedule.rounds * schedule.stride - first)
 
     @property
-    def sweeps(self) -> int:
-        return int(self._counts.sum())
+    def sweeps(self) -> NDArray[np.int64]:
+        """(P,) sweeps averaged so far."""
+        return self._counts.sum(1).astype(np.int64)
 
     def _chain_means(self) -> NDArray[np.float64]:
-        return 2 * self._up.sum(2) / self._counts.sum() - 1
+        return 2 * self._up.sum(2) / self._counts.sum(1)[:, None, None] - 1
 
     def magnetization(self) -> Tensor:
         """(G, Q, n), float64, on the CPU; −1 where a spin is absent."""
@@ -50,24 +52,25 @@ class Estimate:
             return np.full((means.shape[0], means.shape[2]), math.nan)
         return means.std(1, ddof=1) / math.sqrt(means.shape[1])
 
-    def worst_error(self) -> float:
-        """Largest over the problems of the root mean square, over its spins, of the standard error."""
+    def problem_errors(self) -> NDArray[np.float64]:
+        """(P,) root mean square, over the spins of a problem, of the standard error."""
         allowed = self._plan.allowed.cpu().numpy()
         squares = np.where(allowed, self.standard_error() ** 2, 0.0).sum(1)
-        return float(np.sqrt(squares / np.maximum(1, allowed.sum(1))).max())
+        return np.sqrt(squares / np.maximum(1, allowed.sum(1)))
 
     def info(self) -> dict[str, Any]:
         """Error bars and mixing, per spin (*batch, n) and their worst; 0, ∞ and 1 for absent spins."""
         allowed, error = self._plan.allowed.cpu().numpy(), np.maximum(self.standard_error(), 1e-7)
         mean = self._chain_means().mean(1)
         size = np.where(allowed, (1 - mean**2) / error**2, math.inf)
-        halves = 2 * self._up / np.maximum(1, self._counts)[:, None] - 1
+        halves = 2 * self._up / self._counts[:, None, :, None] - 1
         steps = int(self._counts.min())
         split = torch.from_numpy(halves.reshape(len(halves), -1, halves.shape[-1]))
         rhat = torch.where(self._plan.allowed.cpu(), rhat_of_spin_means(split, steps), 1.0)
         restore = self._plan.grouped.restore
         return {
-            "sweeps": self.sweeps,
+            "sweeps": int(self.sweeps.max()),
+            "mean_sweeps": float(self.sweeps.mean()),
             "chains": self._up.shape[1],
             "standard_error": restore(self._grouped(np.where(allowed, error, 0.0))),
             "effective_sample_size": restore(self._grouped(size)),

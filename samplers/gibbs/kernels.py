@@ -131,8 +131,11 @@ def _sweep(local, scale, spins, sums, fields, low, words, couplings, linked, pre
     for b in range(0, n, 4):
         if present[b >> 2]:
             _local_fields(local, spins, fields, couplings, linked, b, n, width)
-            for i in range(4):
-                _update(local, scale, spins, sums, low, words, couplings, b, i, width)
+            # Four calls, not a loop: with i known, the corrections after it are unrolled.
+            _update(local, scale, spins, sums, low, words, couplings, b, 0, width)
+            _update(local, scale, spins, sums, low, words, couplings, b, 1, width)
+            _update(local, scale, spins, sums, low, words, couplings, b, 2, width)
+            _update(local, scale, spins, sums, low, words, couplings, b, 3, width)
 
 
 @kernel
@@ -212,7 +215,9 @@ def run_tiles(
     outer, low = aligned(n * width, np.float32), aligned(n * width, np.float32)
     local, state = aligned(4 * width, np.float32), aligned(4 * width, np.uint32)
     scale, energy = aligned(width, np.float32), aligned(width, np.float32)
-    drawn = aligned(width, np.float32)
+    drawn, exponent = aligned(width, np.float32), aligned(width, np.float32)
+    for lane in range(width):
+        exponent[lane] = _f(-2.8853900817779268) * ladder[lane // slots]  # −2 / log 2
     shared = np.zeros((n // 4, n, 4), np.float32)
     linked = np.zeros((n // 4, n // 4), np.bool_)
     loaded = -1
@@ -226,8 +231,8 @@ def run_tiles(
         total[:] = _f(0.0)
         for t in range(len(ramp) + rounds * stride):
             heat = ramp[t] if t < len(ramp) else _f(1.0)
-            for lane in range(width):
-                scale[lane] = _f(-2.8853900817779268) * heat * ladder[lane // slots]
+            for v in range(0, width, VECTOR):
+                store(scale, v, multiply(splat(heat), load(exponent, v)))
             _sweep(local, scale, rows, total, outer, low, state, shared, linked, exists, n, width)
             if steps > 1:
                 _energies(energy, local, rows, outer, shared, linked, exists, n, width)

@@ -11,7 +11,7 @@ from samplers.base import Capabilities, Sampler
 from samplers.errors import InvalidOptionError, InvalidProblemError, NotSupportedError
 from samplers.estimators import straight_through
 from samplers.gibbs.chains import Chains, Plan, cooling, ladder, ramp
-from samplers.gibbs.engine import Advance, Schedule, advance
+from samplers.gibbs.engine import Schedule, advance
 from samplers.gibbs.estimate import Estimate
 from samplers.gibbs.gradient import covariance_magnetization
 from samplers.options import option
@@ -98,7 +98,8 @@ class GibbsSampler(Sampler):
         stride = max(1, self.num_sweeps // rounds)
         schedule = Schedule(ladder(self.num_temperatures, self.hottest), begin, rounds, stride, keep=needs_reads)
         estimate = Estimate(plan, self.num_chains)
-        result = self._advance(estimate, plan, chains, schedule)
+        result = advance(plan, chains, schedule, self.engine)
+        estimate.add(result.up, schedule)
         self._reach_tolerance(estimate, plan, chains, schedule)
         if self._is_persistent():
             self._kept_chains = chains
@@ -112,28 +113,30 @@ class GibbsSampler(Sampler):
         mean = grouped.restore(mean)
         return straight_through(problem, mean) if self.gradient == "straight-through" else mean
 
-    def _advance(self, estimate: Estimate, plan: Plan, chains: Chains, schedule: Schedule) -> Advance:
-        result = advance(plan, chains, schedule, self.engine)
-        estimate.add(result.up, schedule)
-        return result
-
     def _reach_tolerance(self, estimate: Estimate, plan: Plan, chains: Chains, schedule: Schedule) -> None:
+        """Go on with the problems whose error is above the tolerance."""
         if self.tolerance is None:
             return
-        while (error := estimate.worst_error()) > self.tolerance and estimate.sweeps < self.max_sweeps:
-            # Errors fall as 1/√sweeps; at most fourfold at a time, since the first estimates are rough.
-            wanted = estimate.sweeps * min(4.0, 1.1 * (error / self.tolerance) ** 2)
-            more = max(2, min(int(wanted), self.max_sweeps) - estimate.sweeps)
+        while True:
+            errors, done = estimate.problem_errors(), estimate.sweeps
+            active = (errors > self.tolerance) & (done < self.max_sweeps)
+            if not active.any():
+                break
+            # All that are active have done the same number of sweeps. By half as many at a time, whatever the
+            # errors are, so that the sweeps of a problem do not depend on the others of its batch.
+            before = int(done[active].max())
+            more = max(2, min(before // 2, self.max_sweeps - before))
             again = Schedule(schedule.ladder, np.ones(0, np.float32), rounds=2, stride=-(-more // 2))
-            self._advance(estimate, plan, chains, again)
-        reached = error <= self.tolerance
-        self.last_info.update(tolerance=self.tolerance, tolerance_reached=reached)
-        if not reached and not self._warned:
+            estimate.add(advance(plan, chains, again, self.engine, active).up, again, active)
+        missed = int((errors > self.tolerance).sum())
+        self.last_info.update(tolerance=self.tolerance, tolerance_reached=missed == 0, tolerance_missed=missed)
+        if missed and not self._warned:
             self._warned = True
             warnings.warn(
-                f"gibbs: after {estimate.sweeps} sweeps of {self.num_chains} chains the standard error is {error:.2g}, "
-                f"above tolerance={self.tolerance:g}; raise max_sweeps, num_chains or num_temperatures "
-                "(this is said once per sampler; last_info['tolerance_reached'] tells it for every call)",
+                f"gibbs: after {self.max_sweeps} sweeps of {self.num_chains} chains {missed} of {len(errors)} problems "
+                f"have a standard error above tolerance={self.tolerance:g} (the worst: {errors.max():.2g}); raise "
+                "max_sweeps, num_chains or num_temperatures (this is said once per sampler; "
+                "last_info['tolerance_reached'] tells it for every call)",
                 stacklevel=2,
             )
 

@@ -15,7 +15,7 @@ from samplers.gibbs.engine import Advance, Schedule, outputs, present_blocks, sh
 _MASK = 0xFFFFFFFF
 
 
-def advance_torch(plan: Plan, chains: Chains, schedule: Schedule) -> Advance:
+def advance_torch(plan: Plan, chains: Chains, schedule: Schedule, active: np.ndarray | None = None) -> Advance:
     """`samplers.gibbs.engine.advance` in torch, on the device of the plan."""
     device = plan.fields.device
     up, reads = outputs(plan, chains, schedule)
@@ -24,19 +24,19 @@ def advance_torch(plan: Plan, chains: Chains, schedule: Schedule) -> Advance:
     spins = torch.from_numpy(chains.spins).to(device, torch.float32)
     words = torch.from_numpy(chains.words.astype(np.int64)).to(device)
     steps = torch.from_numpy(schedule.ladder).to(device)
-    active = torch.from_numpy(present_blocks(plan)).to(device).repeat_interleave(4, -1)
+    present = torch.from_numpy(present_blocks(plan)).to(device).repeat_interleave(4, -1)
     swaps = np.zeros((len(schedule.ladder), 2), np.int64)
     for t in range(schedule.sweeps):
         done = t + 1 - len(schedule.ramp)
         beta = steps * float(schedule.ramp[t] if done <= 0 else 1.0)
         for j in range(plan.num_spins):
             chance = _conditional(plan, spins, j, beta)
-            words = _draw(plan, spins, words, chance, active, j)
+            words = _draw(plan, spins, words, chance, present, j)
             if done > 0:
                 total[..., j] += chance[..., 0]
         # The last block of four draws for sites past the end as well.
-        for j in range(plan.num_spins, active.shape[-1]):
-            words = torch.where(active[:, j, None, None, None], _next(words), words)
+        for j in range(plan.num_spins, present.shape[-1]):
+            words = torch.where(present[:, j, None, None, None], _next(words), words)
         if len(steps) > 1:
             words = _exchange(plan, spins, words, beta, t % 2, swaps)
         if done > 0 and done % schedule.stride == 0:
@@ -46,8 +46,9 @@ def advance_torch(plan: Plan, chains: Chains, schedule: Schedule) -> Advance:
             if turn + 1 in (schedule.rounds // 2, schedule.rounds):
                 up[:, :, int(turn + 1 == schedule.rounds)] = total.cpu().numpy()
                 total.zero_()
-    chains.spins[:] = spins.to(torch.int8).cpu().numpy()
-    chains.words[:] = words.cpu().numpy().astype(np.uint32)
+    moved = np.ones(plan.num_problems, np.bool_) if active is None else active
+    chains.spins[moved] = spins.to(torch.int8).cpu().numpy()[moved]
+    chains.words[moved] = words.cpu().numpy().astype(np.uint32)[moved]
     return Advance(up, reads, shares(swaps))
 
 
@@ -66,12 +67,12 @@ def _interaction(plan: Plan, spins: Tensor, j: int) -> Tensor:
     return local.reshape(spins.shape[:-1])
 
 
-def _draw(plan: Plan, spins: Tensor, words: Tensor, chance: Tensor, active: Tensor, j: int) -> Tensor:
+def _draw(plan: Plan, spins: Tensor, words: Tensor, chance: Tensor, present: Tensor, j: int) -> Tensor:
     """Set spin j; returns the generators, advanced where the block of j holds a spin."""
     drawn = _uniform(words)
     new = torch.where(drawn < chance, 1.0, -1.0)
     spins[..., j] = torch.where(plan.allowed[:, j, None, None], new, 0.0)
-    return torch.where(active[:, j, None, None, None], _next(words), words)
+    return torch.where(present[:, j, None, None, None], _next(words), words)
 
 
 def _uniform(words: Tensor) -> Tensor:

@@ -292,6 +292,10 @@ def test_persistent_chains_go_on_and_resume_exactly():
     seeded = first.magnetization(problem, seed=9)
     assert torch.equal(seeded, get_sampler("gibbs", num_sweeps=16).magnetization(problem, seed=9))
     assert torch.equal(first.magnetization(problem), third)
+    first.load_state_dict(state)
+    with first.seeded(5):
+        first.magnetization(problem)
+    assert torch.equal(first.magnetization(problem), third)
     with pytest.raises(InvalidProblemError, match="persistent"):
         get_sampler("gibbs").load_state_dict(state)
 

@@ -1,6 +1,8 @@
 """`GibbsSampler`: the native Monte Carlo backend."""
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -31,6 +33,9 @@ class GibbsSampler(Sampler):
     `sample` gives every read a chain of its own (independent reads), or with `thinning=k` takes reads k sweeps apart
     from `num_chains` chains. Read r of a problem depends on the seed, the problem's stream and r alone: neither how
     a batch is split nor the number of threads changes it. `ground_state` anneals and freezes the chains.
+
+    With `persistent=True` successive `magnetization` calls of one shape go on with the same chains: for training, where
+    couplings and fields move slowly. Use one sampler per layer then; `state_dict` holds the chains.
 
     Not exact: errors fall as 1/√(chains × sweeps ÷ autocorrelation time). Strong couplings (σ_J√n of 1 and more) mix
     slowly; then use `num_temperatures` > 1 and look at R̂. Arithmetic is float32 whatever the problem's dtype.
@@ -192,6 +197,16 @@ class GibbsSampler(Sampler):
         if self._is_persistent() and kept is not None and kept.spins.shape == shape:
             return kept.copy(), np.ones(0, np.float32)
         return Chains.fresh(plan, self.num_chains, self.num_temperatures, key), ramp(self.burn_in, self.anneal)
+
+    @contextlib.contextmanager
+    def seeded(self, seed: int) -> Iterator[None]:
+        """As for every sampler; chains that persist begin anew within the block and are put back after it."""
+        kept, self._kept_chains = self._kept_chains, None
+        try:
+            with super().seeded(seed):
+                yield
+        finally:
+            self._kept_chains = kept
 
     def state_dict(self) -> dict[str, Any]:
         """The number of calls made, and the persistent chains where there are any (tensors)."""

@@ -78,6 +78,19 @@ def test_probabilities_are_refused_and_so_are_bad_angles():
         engine.draw(FIELDS, COUPLINGS, LAYERS, 0)
 
 
+def test_a_fixed_seed_is_seen():
+    pytest.importorskip("qiskit_aer")
+    backend = GenericBackendV2(2, seed=1)
+    for seed in (None, 7):
+        for sampler in (
+            StatevectorSampler(seed=seed),
+            BackendSamplerV2(backend=backend, options={"seed_simulator": seed}),
+        ):
+            engine = PrimitiveEngine(sampler)
+            assert engine.fixed_seed == seed and engine.info()["fixed_seed"] == seed
+    assert PrimitiveEngine(StatevectorSampler(seed=np.random.default_rng(7))).fixed_seed is None
+
+
 def test_what_is_an_engine():
     assert isinstance(as_engine(StatevectorSampler()), PrimitiveEngine)
     engine = PrimitiveEngine(StatevectorSampler())

@@ -1,15 +1,18 @@
 """Quantum-enhanced chains: symmetry, invariance, the chain against its transition matrices, the sampler's contract."""
 
+import numpy as np
 import pytest
 import torch
+from qiskit.primitives import StatevectorSampler
 from torch import Tensor
 
 from samplers import IsingProblem, conformance, enumeration, get_sampler
 from samplers.dqa import chain_spectrum as spectrum
-from samplers.dqa.quantum_mcmc import QuantumProposal, quantum_chains, scaled
+from samplers.dqa.quantum_mcmc import QuantumProposal, proposal_angles, quantum_chains, scaled
 from samplers.dqa.quantum_sampler import QuantumMCMCSampler
 from samplers.errors import InvalidOptionError, ProblemTooLargeError
-from samplers.states import spin_table
+from samplers.states import index_of_spins, spin_table
+from samplers.streams import derive_key
 
 
 def make_problem(groups: int, queries: int, n: int, *, beta: float = 1.0, seed: int = 0) -> IsingProblem:
@@ -90,6 +93,35 @@ def test_a_chain_has_the_law_of_the_product_of_its_matrices():
         assert abs(chi_square(run.index[own], law[own])) < 4.5
         assert chi_square(run.index[own], boltzmann(problem)[own]) > 8  # three steps are not yet enough
         assert chi_square(run.index[own], law[1 - own]) > 50
+
+
+def test_proposals_run_as_circuits():
+    # Every basis state as a chain: the circuits' laws are the rows of the proposal matrix.
+    aer = pytest.importorskip("samplers.dqa.aer")
+    pytest.importorskip("qiskit_aer")
+    problem, layers = make_problem(1, 2, 3), QuantumProposal().layers(0.4, 3.0)
+    angles = proposal_angles(*scaled(problem), torch.arange(8).expand(2, 8), layers)
+    rows = aer.AerEngine().probabilities_at(angles).reshape(2, 8, 8)
+    assert (rows - spectrum.proposal_matrix(problem, layers)).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("engine", ["aer", "primitive"])
+def test_chains_on_circuits_have_the_same_law(engine: str):
+    pytest.importorskip("qiskit_aer")
+    problem, steps = make_problem(1, 1, 3, beta=1.5), 2
+    law = torch.full((1, 8), 1 / 8, dtype=torch.float64)
+    sampler = QuantumMCMCSampler(
+        engine=StatevectorSampler(seed=np.random.default_rng(1)) if engine == "primitive" else engine,
+        num_steps=steps,
+        time_high=4.0,
+    )
+    proposal = QuantumProposal(time=(2.0, 4.0))
+    for step in range(steps):
+        moves = spectrum.proposal_matrix(problem, proposal.draw(derive_key(7), step))
+        law = torch.einsum("ps,pst->pt", law, spectrum.metropolis_matrix(problem, moves))
+    spins = sampler.sample(problem, 500, seed=7).spins[0, 0]
+    assert abs(chi_square(index_of_spins(spins), law[0])) < 4.5
+    assert chi_square(index_of_spins(spins), torch.full((8,), 1 / 8, dtype=torch.float64)) > 15
 
 
 def test_many_steps_reach_the_boltzmann_law():
@@ -177,6 +209,10 @@ def test_refusals():
             QuantumProposal(**options)
     with pytest.raises(InvalidOptionError, match="QuantumProposal: time"):
         QuantumMCMCSampler(time_low=5.0, time_high=2.0)
+    with pytest.raises(InvalidOptionError, match="from its seed 1,"):
+        QuantumMCMCSampler(engine=StatevectorSampler(seed=1)).sample(IsingProblem(torch.zeros(2)), 3)
+    with pytest.raises(InvalidOptionError, match="engine is of type int"):
+        QuantumMCMCSampler(engine=3)
     problem = make_problem(1, 1, 3)
     with pytest.raises(InvalidOptionError, match="num_chains=0"):
         quantum_chains(problem, num_chains=0, num_steps=1, key=0)

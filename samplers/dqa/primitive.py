@@ -21,7 +21,9 @@ class PrimitiveEngine:
     """Anneals sent to a sampler primitive: `StatevectorSampler`, Aer's or IBM Runtime's `SamplerV2`, ….
 
     The batch of problems is one parameter sweep of one transpiled circuit (a "pub"). A primitive gives shots
-    only, and its randomness is its own: `seed` of a call is not passed on; seed the primitive where it allows.
+    only, and its randomness is its own: `seed` of a call is not passed on. A primitive made with an integer seed
+    starts every call from it, so that successive calls repeat the same random numbers (`StatevectorSampler` even
+    gives them to every problem): seed it by a numpy `Generator` where it takes one, or not at all.
 
     Args:
         sampler: an object with the `run(pubs, shots=…)` of `qiskit.primitives.BaseSamplerV2`.
@@ -54,6 +56,13 @@ class PrimitiveEngine:
         """How many circuit shapes were transpiled so far."""
         return self._compiler.count
 
+    @property
+    def fixed_seed(self) -> int | None:
+        """The integer from which the primitive starts every call, where it has one."""
+        options = getattr(self.sampler, "options", None)
+        found = (getattr(self.sampler, "seed", None), getattr(options, "seed_simulator", None))
+        return next((seed for seed in found if isinstance(seed, int)), None)
+
     def info(self) -> dict[str, Any]:
         """What runs, for provenance."""
         import qiskit
@@ -63,7 +72,7 @@ class PrimitiveEngine:
             "engine": "primitive",
             "primitive": f"{kind.__module__}.{kind.__qualname__}",
             "backend": None if self.backend is None else str(self.backend.name),
-            "seeded": False,
+            "fixed_seed": self.fixed_seed,
             "qiskit": qiskit.__version__,
         }
 

@@ -12,16 +12,18 @@ coarse one costs acceptance alone.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from samplers.dqa import evolution
+from samplers.dqa.angles import GateAngles, gate_angles
 from samplers.dqa.layers import Layers
 from samplers.errors import InvalidOptionError, ProblemTooLargeError
 from samplers.problem import IsingProblem
-from samplers.states import spin_table
+from samplers.states import spin_table, spins_of_index
 from samplers.streams import derive_key, uniforms
 
 MAX_SPINS = 16
@@ -103,6 +105,31 @@ def scaled(problem: IsingProblem) -> tuple[Float[Tensor, "problems one n"], Floa
     return (alpha[:, None] * fields).unsqueeze(1), None if J is None else (alpha[:, None, None] * J).unsqueeze(1)
 
 
+def proposal_angles(
+    fields: Float[Tensor, "problems one n"],
+    couplings: Float[Tensor, "problems 1 n n"] | None,
+    index: Int[Tensor, "problems chains"],
+    layers: Layers,
+) -> GateAngles:
+    """The proposal as a circuit: gate angles that start every chain in its own state and evolve it.
+
+    The anneal's circuit starts in |+…+⟩. Its first layer, which has no problem part, makes the state: RZ(±π/2) turns
+    |+⟩ to ±y and RX(π/2) on to |0⟩ or |1⟩; the layer's own mixer is added to that RX.
+
+    Args:
+        fields, couplings: of `scaled`.
+        index: where the chains are.
+        layers: of `QuantumProposal.layers`.
+    """
+    problems, chains = index.shape
+    n = fields.shape[-1]
+    angles = gate_angles(fields.expand(problems, chains, n), couplings, layers)
+    rz, rx = angles.rz.clone(), angles.rx.clone()
+    rz[:, 0] = torch.pi / 2 * spins_of_index(index, n).reshape(-1, n).to(rz)
+    rx[:, 0] += torch.pi / 2
+    return GateAngles(rz, angles.rzz, rx, angles.pairs)
+
+
 def quantum_chains(
     problem: IsingProblem,
     *,
@@ -113,8 +140,13 @@ def quantum_chains(
     start: Int[Tensor, "problems chains"] | None = None,
     keep_history: bool = False,
     memory_limit: float = 1.0,
+    engine: Any = None,
 ) -> QuantumChains:
     """Run chains of every problem of a part without masks, (g, q, n).
+
+    With an `engine` (`AerEngine`, `PrimitiveEngine`, or others with their `draw_at`) the proposals are its circuits,
+    measured once for each chain and step. Noise that makes s → s' and s' → s unequally likely, such as relaxation,
+    then biases the chain.
 
     Chains start from uniform states unless `start` says otherwise; their law tends to the Boltzmann law at β.
     Draws depend on (key, stream, chain, step) alone. The evolution is simulated as a state vector in double
@@ -133,6 +165,11 @@ def quantum_chains(
             f"{n} spins were given; quantum-enhanced chains take at most {MAX_SPINS}; use get_sampler('gibbs')"
         )
     proposal = QuantumProposal() if proposal is None else proposal
+    if getattr(engine, "fixed_seed", None) is not None:
+        raise InvalidOptionError(
+            f"this primitive starts every call from its seed {engine.fixed_seed}, so that every step of a chain would "
+            "repeat the same random numbers; make it without a seed, or with a numpy Generator where it takes one"
+        )
     fields, couplings = scaled(problem)
     table = spin_table(n, device=problem.device)
     weighted = problem.to(dtype=torch.float64)
@@ -155,6 +192,8 @@ def quantum_chains(
             key,
             fitting,
         )
+        if engine is not None:
+            run.device = _Device(engine, fields[part], None if couplings is None else couplings[part])
         own = None if start is None else start[part].to(problem.device)
         runs.append(run.chains(proposal, num_chains, num_steps, own, keep_history))
     return _joined(runs, problem)
@@ -165,6 +204,7 @@ class _Run:
 
     def __init__(self, table: evolution.Tables, scores: Tensor, streams: Tensor, key: int, fitting: int):
         self.table, self.scores, self.streams, self.key, self.fitting = table, scores, streams, key, fitting
+        self.device: _Device | None = None
 
     def chains(
         self, proposal: QuantumProposal, num_chains: int, num_steps: int, start: Tensor | None, keep_history: bool
@@ -194,6 +234,8 @@ class _Run:
         """Measured states (problems, chains) after evolving each chain's own basis state."""
         problems, states = self.scores.shape
         uniform = self._uniforms(index.shape[1], step, 3)
+        if self.device is not None:
+            return self.device.measure(index, plan, seeds=(uniform * 2**62).to(torch.int64))
         width = max(1, self.fitting // problems)
         whole = None
         if index.shape[1] > states and width >= states:
@@ -220,6 +262,20 @@ class _Run:
     def _uniforms(self, num_chains: int, step: int, purpose: int) -> Tensor:
         drawn = uniforms(derive_key(self.key, purpose), self.streams, num_chains, step)
         return torch.from_numpy(drawn).to(self.scores.device)
+
+
+@dataclass(frozen=True)
+class _Device:
+    """Proposals by circuits: an engine with the scaled problems that it runs."""
+
+    engine: Any
+    fields: Tensor
+    couplings: Tensor | None
+
+    def measure(self, index: Tensor, plan: Layers, seeds: Tensor) -> Tensor:
+        """One measurement (problems, chains) of every chain's evolved state."""
+        angles = proposal_angles(self.fields, self.couplings, index, plan)
+        return self.engine.draw_at(angles, 1, seeds.flatten()).reshape(index.shape).to(index.device)
 
 
 def angle_rows(layers: Layers) -> list[list[float]]:

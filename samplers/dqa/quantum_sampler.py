@@ -1,12 +1,14 @@
 """`QuantumMCMCSampler`: Boltzmann draws by quantum-enhanced Markov chains, simulated."""
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from samplers.base import Capabilities, Sampler
+from samplers.dqa.primitive import as_engine
 from samplers.dqa.quantum_mcmc import MAX_SPINS, QuantumProposal, quantum_chains
+from samplers.errors import InvalidOptionError
 from samplers.options import option
 from samplers.problem import IsingProblem
 from samplers.samples import Samples
@@ -35,6 +37,11 @@ class QuantumMCMCSampler(Sampler):
     time_low: float = option(2.0, help="shortest evolution", minimum=0.0)
     time_high: float = option(20.0, help="longest evolution", minimum=0.0)
     trotter_step: float = option(0.8, help="longest Trotter step; a coarse one costs acceptance only", minimum=0.01)
+    engine: Any = option(
+        "statevector",
+        help="what runs the proposals: a name, a Qiskit SamplerV2, or an object with the methods of AerEngine",
+        choices=("statevector", "aer"),
+    )
     memory_limit: float = option(1.0, help="GiB that simulated states may take at once", minimum=0.0)
     gradient: Literal["covariance", "straight-through", "none"] = option(
         "covariance", help="how magnetizations are differentiated", choices=("covariance", "straight-through", "none")
@@ -42,6 +49,12 @@ class QuantumMCMCSampler(Sampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._outer_engine: Any = None if isinstance(self.engine, str) else as_engine(self.engine)
+        if self._outer_engine is not None and not callable(getattr(self._outer_engine, "draw_at", None)):
+            raise InvalidOptionError(
+                f"engine is of type {type(self.engine).__name__}; it must be 'statevector', 'aer', a Qiskit SamplerV2 "
+                "or an object with `draw_at` like samplers.dqa.aer.AerEngine"
+            )
         self._proposal = QuantumProposal(
             (self.gamma_low, self.gamma_high), (self.time_low, self.time_high), self.trotter_step
         )
@@ -76,6 +89,7 @@ class QuantumMCMCSampler(Sampler):
             key=key,
             proposal=self._proposal,
             memory_limit=self.memory_limit,
+            engine=self._engine(),
         )
         # Moves that were refused are what slows a chain down: the worst problem says whether steps suffice.
         lowest = float(torch.nan_to_num(run.acceptance * run.moved, nan=0.0).min())
@@ -83,3 +97,11 @@ class QuantumMCMCSampler(Sampler):
         self.last_info["layers"] = max(run.layers, self.last_info.get("layers", 0))
         spins = spins_of_index(run.index, part.problem.num_spins)
         return spins.reshape(*part.problem.batch_shape, num_reads, part.problem.num_spins)
+
+    def _engine(self) -> Any:
+        """The engine of circuits, or None for the state vector."""
+        if self._outer_engine is None and self.engine == "aer":
+            from samplers.dqa.aer import AerEngine
+
+            self._outer_engine = AerEngine()
+        return self._outer_engine

@@ -70,7 +70,8 @@ class ExactSampler(Sampler):
 
     def _sums(self, problem: IsingProblem, which: int) -> Tensor:
         if problem.is_causal:
-            grouped = problem.grouped()
+            # Prefixes need no mask, and grouping would copy it for every query.
+            grouped = problem._rebuilt(allowed=None).grouped()
             return grouped.restore(causal_sums(grouped.problem, self._limit_bytes)[which])
         return _unmasked_where_needed(
             problem, lambda inner: grouped_sums(inner, self._limit_bytes)[which], spin_axes=1 - which, fill=which - 1.0

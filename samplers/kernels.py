@@ -4,6 +4,7 @@ Modules that hold kernels are imported where they are first used, so that `impor
 """
 
 import inspect
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -59,3 +60,8 @@ def in_threads(function: Callable[[int, int], object], count: int, *, smallest: 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=threads, thread_name_prefix="samplers-kernel")
+
+
+# A forked process inherits the pool without its threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -314,6 +314,36 @@ def test_blocks_of_weights_change_nothing(triples):
         torch.testing.assert_close(a, b, atol=1e-11, rtol=1e-11)
 
 
+@pytest.mark.parametrize("j_shape", [(), (3, 1, 1)])
+def test_threads_change_nothing(j_shape):
+    problem = random_problem((3, 50, 5, 5), j_shape=j_shape, mask="causal")
+    results = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            m = get_sampler("exact").magnetization(problem)
+            results.append((m, *torch.autograd.grad((m**2).sum(), leaves(problem))))
+    finally:
+        torch.set_num_threads(1)
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-11, rtol=1e-11)
+
+
+@pytest.mark.slow
+def test_24_spins_in_blocks():
+    n = 24
+    problem = random_problem((64, n), scale=0.1, dtype=torch.float32)
+    whole, blocks = (get_sampler("exact", memory_limit=limit).magnetization(problem) for limit in (2.0, 0.05))
+    torch.testing.assert_close(whole, blocks, atol=2e-5, rtol=0)
+    (gradient,) = torch.autograd.grad(blocks[:, 0].sum(), problem.fields)
+    step = 1e-2
+    moved = [problem.fields.detach().clone() for _ in range(2)]
+    moved[0][:, 1] += step
+    moved[1][:, 1] -= step
+    up, down = (get_sampler("exact").magnetization(IsingProblem(h, problem.couplings.detach())) for h in moved)
+    torch.testing.assert_close(gradient[:, 1], (up - down)[:, 0] / (2 * step), atol=1e-3, rtol=0)
+
+
 def test_too_many_spins():
     with pytest.raises(ProblemTooLargeError, match=r"26 spins need 2\^26 states; exact allows 24"):
         get_sampler("exact").magnetization(IsingProblem(torch.zeros(26), torch.zeros(26, 26)))

@@ -22,6 +22,8 @@ from samplers.exact_stages import (
 
 # Half vectors of this many queries stay in the second-level cache at 16 spins.
 _LANES = 1024
+# W of all groups is kept for the backward pass up to this size, and rebuilt beyond.
+_KEPT_BYTES = 2**26
 
 
 class GemmSum(torch.autograd.Function):
@@ -40,7 +42,7 @@ class GemmSum(torch.autograd.Function):
                 write_results(room.sums, room.total, given.floor, room.fields, room.peak, room.absent, given.masked,
                               given.j[group], given.beta, room.held, first, position, room.size, *at)  # fmt: skip
         ctx.save_for_backward(fields, couplings, triples, allowed)
-        ctx.beta = beta
+        ctx.room = room
         ctx.set_materialize_grads(False)
         lost_tensor = torch.from_numpy(lost)
         ctx.mark_non_differentiable(lost_tensor)
@@ -49,11 +51,12 @@ class GemmSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         refuse_second_derivative()
-        fields, couplings, triples, allowed = ctx.saved_tensors
-        given = KernelArrays(fields, couplings, triples, allowed, ctx.beta)
+        # Unpacking also checks that none was changed in place: the room shares their memory.
+        _, couplings, triples, _ = ctx.saved_tensors
+        room: _Room = ctx.room
+        given = room.given
         g_mean, g_log_z = given.slopes(gradients)
         h_out, j_out, k_out = np.zeros_like(given.h), np.zeros(given.j.shape), np.zeros(given.k.shape)
-        room = _Room(given)
         slopes = np.empty(2 << given.num_spins)
         for group in range(len(given.h)):
             room.weigh(group)
@@ -74,20 +77,28 @@ class _Room:
         queries, self.prefixes = given.h.shape[1:3]
         self.lanes = lanes = min(queries, _LANES)
         self.smallest = n - self.prefixes + 1
-        self.weights, self.energies, self.inner = np.empty(2 << n, dtype), np.empty(2 << n), np.empty(1 << n)
+        self.energies, self.inner = np.empty(2 << n), np.empty(1 << n)
+        self.kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.keeps = len(given.h) * (2 << n) * dtype.itemsize <= _KEPT_BYTES
         self.work, self.scratch = np.empty(max(1 << n, n * lanes)), np.empty(n * lanes)
-        self.peaks, self.held = np.zeros(n + 1), np.zeros(lanes)
+        self.held = np.zeros(lanes)
         self.fields, self.absent = np.empty((n, lanes)), np.zeros((n, lanes))
         self.factors = np.empty((2, n, lanes), dtype)
         self.sums, self.g = np.empty((n, lanes), dtype), np.empty((n, lanes), dtype)
         self.total, self.inverse, self.offset, self.lane_slopes = (np.zeros(lanes, dtype) for _ in range(4))
 
     def weigh(self, group: int) -> None:
-        """W of every prefix of a group."""
-        given = self.given
+        """W of every prefix of a group, from the forward pass where it was kept."""
+        if group in self.kept:
+            self.weights, self.peaks = self.kept[group]
+            return
+        given, n = self.given, self.given.num_spins
+        self.weights, self.peaks = np.empty(2 << n, given.h.dtype), np.zeros(n + 1)
         triples = given.k[group if given.has_triples else 0]
         group_weights(given.j[group], triples, given.has_triples, given.beta, self.smallest,
                       self.energies, self.work, self.inner, self.weights, self.peaks)  # fmt: skip
+        if self.keeps:
+            self.kept[group] = self.weights, self.peaks
 
     def blocks(self):
         """(first query, position) of every block of lanes, with arrays of the position's size made ready."""

@@ -17,6 +17,8 @@ from samplers.exact_fused_parts import (
 )
 from samplers.kernels import kernel
 
+_PIECE = 1024
+
 
 @kernel
 def group_weights(j, k, has_triples, beta, smallest, energies, work, inner, weights, peaks):
@@ -32,7 +34,10 @@ def group_weights(j, k, has_triples, beta, smallest, energies, work, inner, weig
         for s in range(size):
             table[s] -= peak
         peaks[m] = peak
-        exponentials(table, weights[size : 2 * size], work)
+        # In pieces that stay in the first-level cache over the passes of `exponentials`.
+        for piece in range(0, size, _PIECE):
+            stop = min(piece + _PIECE, size)
+            exponentials(table[piece:stop], weights[size + piece : size + stop], work)
 
 
 @kernel

@@ -329,6 +329,17 @@ def test_threads_change_nothing(j_shape):
         torch.testing.assert_close(a, b, atol=1e-11, rtol=1e-11)
 
 
+@pytest.mark.parametrize("n", [5, 14])
+def test_fields_changed_before_the_backward_pass_are_noticed(n):
+    problem = random_problem((2, n))
+    m = get_sampler("exact").magnetization(IsingProblem(problem.fields * 1, problem.couplings))
+    inner = problem.couplings
+    with torch.no_grad():
+        inner.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        m.sum().backward()
+
+
 @pytest.mark.slow
 def test_24_spins_in_blocks():
     n = 24

@@ -1,5 +1,6 @@
 """Our samplers as dimod samplers: dimod's own test kit, the law, labels, offsets, and the way back."""
 
+import dataclasses
 import math
 import unittest
 import warnings
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from samplers import Capabilities, IsingProblem, Sampler, Samples, get_sampler, sampler_entries
+from samplers import Capabilities, IsingProblem, Sampler, Samples, get_sampler, sampler_class, sampler_entries
 from samplers.dimod_export import AsDimodSampler
 from samplers.errors import InvalidOptionError, InvalidProblemError, NotSupportedError
 
@@ -68,7 +69,9 @@ def _loads(name: str) -> bool:
 
 
 def cheap(name: str) -> AsDimodSampler:
-    return AsDimodSampler(name, **({"num_reads": 4} if name in ("annealing", "gibbs") else {}))
+    """The kit asks for labels, types and energies, not for a law: few reads and steps will do."""
+    known = {field.name for field in dataclasses.fields(sampler_class(name))}
+    return AsDimodSampler(name, **{k: 4 for k in ("num_reads", "num_steps", "num_sweeps", "burn_in") if k in known})
 
 
 @dimod.testing.load_sampler_bqm_tests(lambda: AsDimodSampler(Enumerated()))
@@ -82,9 +85,19 @@ class TestGroundStatesPassDimodsKit(unittest.TestCase):
 
 
 @pytest.mark.parametrize("name", drawing_names())
-def test_every_sampler_with_draws_passes_dimods_kit(name: str):
-    dimod.testing.assert_sampler_api(cheap(name))
+def test_every_sampler_with_draws_is_a_dimod_sampler(name: str):
+    sampler = cheap(name)
+    dimod.testing.assert_sampler_api(sampler)
+    bqm = dimod.BinaryQuadraticModel({"b": 0.3, 2: -0.1}, {(2, "b"): 0.2, (2, 7): -0.1}, 1.5, "BINARY")
+    sampleset = sampler.sample(bqm, num_reads=3, seed=1)
+    assert set(sampleset.variables) == {"b", 2, 7} and sampleset.vartype is dimod.BINARY
+    dimod.testing.assert_sampleset_energies(sampleset, bqm)
 
+
+@pytest.mark.parametrize(
+    "name", [name if name == "annealing" else pytest.param(name, marks=pytest.mark.slow) for name in drawing_names()]
+)
+def test_every_sampler_with_draws_passes_dimods_kit(name: str):
     @dimod.testing.load_sampler_bqm_tests(lambda: cheap(name))
     class Kit(unittest.TestCase):
         pass

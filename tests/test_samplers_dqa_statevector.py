@@ -24,16 +24,17 @@ def some_layers(depth: int, seed: int = 0) -> Layers:
     return Layers(*(torch.rand(depth, generator=generator, dtype=torch.float64) for _ in range(3)))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("num_spins", [1, 2, 3, 4, 5, 7])
-def test_double_precision_equals_matrix_exponentials(num_spins):
+def test_double_precision_equals_matrix_exponentials(num_spins, compiled):
     h, j = gaussian(2, 3, num_spins)
     layers = some_layers(3)
     slow = torch.stack(
         [torch.stack([reference.probabilities(h[g, q], j[g, 0], layers) for q in range(3)]) for g in range(2)]
     )
-    fast = StateVectorEngine("double").probabilities(h, j, layers)
-    torch.testing.assert_close(fast, slow, atol=1e-13, rtol=0)
-    magnetization = StateVectorEngine("double").magnetization(h, j, layers)
+    engine = StateVectorEngine("double", compiled=compiled)
+    torch.testing.assert_close(engine.probabilities(h, j, layers), slow, atol=1e-12, rtol=0)
+    magnetization = engine.magnetization(h, j, layers)
     torch.testing.assert_close(magnetization, slow @ spin_table(num_spins), atol=1e-12, rtol=0)
 
 
@@ -118,3 +119,46 @@ def test_pair_energies_by_doubling():
     table = spin_table(6)
     slow = torch.stack([0.5 * ((table @ one) * table).sum(-1) for one in j.squeeze(1)])
     torch.testing.assert_close(evolution.pair_energies(j.squeeze(1)), slow)
+
+
+# Every layout of the kernels: one and two passes in a tile, partly filled tiles, chunks with 0 to 5 upper qubits.
+LAYOUTS = [(1, 1, 3), (2, 2, 3), (3, 1, 200), (4, 2, 70), (5, 1, 3), (6, 1, 300), (7, 2, 5), (8, 2, 70)]
+LAYOUTS += [(9, 1, 9), (10, 2, 3), (11, 1, 2), (12, 1, 2), (13, 1, 1)]
+
+
+@pytest.mark.parametrize(("num_spins", "groups", "queries"), LAYOUTS)
+@pytest.mark.parametrize("precision", ["single", "double"])
+@pytest.mark.parametrize("marginals", [True, False])
+def test_kernels_equal_torch(num_spins, groups, queries, precision, marginals):
+    h, j = gaussian(groups, queries, num_spins, seed=num_spins)
+    # Mixers of either sign and beyond a quarter turn.
+    layers = Layers(*(2 * t - 1 for t in (some_layers(3, 1).fields, some_layers(3, 2).fields)), mixer_of_all_turns())
+    weights, results = None, []
+    for compiled in (False, True):
+        engine = StateVectorEngine("double" if not compiled else precision, compiled=compiled)
+        inputs = h.clone().requires_grad_(), j.clone().requires_grad_()
+        value = (engine.magnetization if marginals else engine.probabilities)(*inputs, layers)
+        if weights is None:
+            weights = torch.randn(value.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+            weights = weights - weights.mean(-1, keepdim=True)
+        (value * weights).sum().backward()
+        results.append((value.detach(), inputs[0].grad, inputs[1].grad))
+    tolerance = 1e-11 if precision == "double" else 4e-6
+    for slow, fast in zip(*results, strict=True):
+        assert fast.shape == slow.shape
+        assert (fast - slow).abs().max() <= tolerance * slow.abs().max().clamp_min(1e-3)
+
+
+def mixer_of_all_turns() -> torch.Tensor:
+    return torch.tensor([2.6, -1.0, 5.0], dtype=torch.float64)
+
+
+def test_reduced_angles_are_small_and_the_flip_is_known():
+    from samplers.dqa.tiles import reduced
+
+    angles = torch.tensor([[0.3, 0.2, 2.0], [0.4, 0.1, 0.5], [0.5, 0.6, 0.1]], dtype=torch.float64)
+    result = reduced(angles, 4)
+    assert result.flipped
+    assert result.table[:, 0].tolist() == pytest.approx([0.3, -0.4, -0.5])
+    assert abs(result.table[:, 2]).max() <= 1
+    assert result.table[0, 3] == pytest.approx(math.cos(2.0 - math.pi / 2) ** 4)

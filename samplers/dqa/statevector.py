@@ -1,11 +1,12 @@
 """The state-vector engine: output probabilities and magnetizations of layers, with the adjoint gradient.
 
 Gradients reach the fields, the couplings (of the full matrix, as everywhere) and every layer angle. Memory does
-not grow with depth: a few states per problem, chunked to a limit.
+not grow with depth: a few states per problem, chunked to a limit. On a CPU compiled kernels do the work, except
+where layer angles are differentiated; there, and on a GPU, it is torch.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -29,10 +30,14 @@ class StateVectorEngine:
     Args:
         precision: "single" (complex64, probabilities to about 5e-6) or "double" (complex128).
         memory_limit: GiB that the states of one chunk may take.
+        compiled: whether kernels may be used on a CPU. They are compiled at the first call, and cached on disk.
     """
 
     precision: str = "single"
     memory_limit: float = 1.0
+    compiled: bool = True
+
+    exact: ClassVar[bool] = True
 
     def probabilities(
         self, fields: Float[Tensor, "g q n"], couplings: Float[Tensor, "g one n n"] | None, layers: Layers
@@ -67,33 +72,30 @@ class StateVectorEngine:
         across = max(1, min(groups, chunk // max(queries, 1)))
         within = min(queries, chunk)
         angles = torch.stack([layers.fields, layers.couplings, layers.mixer], 1).double()
-        dtype = torch.complex64 if self.precision == "single" else torch.complex128
+        kernels = self.compiled and fields.device.type == "cpu" and not angles.requires_grad
+        anneal = _KernelAnneal if kernels else _TorchAnneal
+        dtype = torch.float32 if self.precision == "single" else torch.float64
         rows = []
         for g in range(0, groups, across):
             own = None if couplings is None else couplings[g : g + across]
             parts = [
-                _Anneal.apply(fields[g : g + across, q : q + within], own, angles, dtype, marginals)
+                anneal.apply(fields[g : g + across, q : q + within], own, angles, dtype, marginals)
                 for q in range(0, queries, within)
             ]
             rows.append(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
         return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
-class _Anneal(torch.autograd.Function):
+class _TorchAnneal(torch.autograd.Function):
     """(fields, couplings, angles (P, 3)) → probabilities (g, q, 2^n) or magnetizations (g, q, n), float64."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        fields: Tensor,
-        couplings: Tensor | None,
-        angles: Tensor,
-        dtype: torch.dtype,
-        marginals: bool,
+        ctx: Any, fields: Tensor, couplings: Tensor | None, angles: Tensor, dtype: torch.dtype, marginals: bool
     ) -> Tensor:
         groups, queries, n = fields.shape
         table = evolution.tables(fields, couplings)
-        start = evolution.initial_state(n, (groups, queries), dtype, fields.device)
+        start = evolution.initial_state(n, (groups, queries), dtype.to_complex(), fields.device)
         state = evolution.evolve(table, angles.tolist(), start)
         ctx.save_for_backward(fields, couplings, angles, state)
         ctx.marginals = marginals
@@ -112,14 +114,43 @@ class _Anneal(torch.autograd.Function):
         by_field, by_coupling, slopes = evolution.evolve_back(table, angles.tolist(), state, adjoint, with_angles)
         spins = spin_table(n, dtype=by_field.dtype, device=by_field.device)
         grad_fields = torch.einsum("sgq,sn->gqn", by_field, spins).to(fields.dtype)
-        grad_couplings = None
-        if couplings is not None:
-            shared = by_coupling.sum(-1)
-            pairs = 0.5 * torch.einsum("sg,sj,sk->gjk", shared, spins, spins)
-            grad_couplings = (pairs - torch.diag_embed(pairs.diagonal(dim1=-2, dim2=-1))).unsqueeze(1)
-            grad_couplings = grad_couplings.to(couplings.dtype)
+        grad_couplings = None if couplings is None else _pair_gradient(by_coupling.sum(-1).mT, couplings)
         grad_angles = torch.tensor(slopes, dtype=angles.dtype, device=angles.device) if with_angles else None
         return grad_fields, grad_couplings, grad_angles, None, None
+
+
+class _KernelAnneal(torch.autograd.Function):
+    """As `_TorchAnneal`, by compiled kernels, without a gradient in the angles."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, fields: Tensor, couplings: Tensor | None, angles: Tensor, dtype: torch.dtype, marginals: bool
+    ) -> Tensor:
+        from samplers.dqa import tiles
+
+        values, ctx.states = tiles.forward(fields, couplings, angles, dtype, marginals)
+        ctx.save_for_backward(fields, couplings, angles)
+        ctx.marginals = marginals
+        values = values.double()
+        return values if marginals else values / values.sum(-1, keepdim=True)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor):
+        from samplers.dqa import tiles
+
+        (grad,) = grad_outputs
+        fields, couplings, angles = ctx.saved_tensors
+        grad_fields, by_pair = tiles.backward(fields, couplings, angles, ctx.states, grad, ctx.marginals)
+        grad_couplings = None if couplings is None else _pair_gradient(by_pair, couplings)
+        return grad_fields.to(fields.dtype), grad_couplings, None, None, None
+
+
+def _pair_gradient(by_pair: Tensor, couplings: Tensor) -> Tensor:
+    """From derivatives in the pair energies (g, 2^n) to those in the full matrix: half of a pair's to each entry."""
+    spins = spin_table(couplings.shape[-1], dtype=by_pair.dtype, device=by_pair.device)
+    pairs = 0.5 * (spins.mT @ (by_pair.unsqueeze(-1) * spins))
+    return (pairs - torch.diag_embed(pairs.diagonal(dim1=-2, dim2=-1))).unsqueeze(1).to(couplings.dtype)
 
 
 def _read(state: Tensor, marginals: bool) -> Tensor:

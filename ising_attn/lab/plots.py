@@ -112,8 +112,13 @@ def save_attention_example(
     True matches are framed in orange; the upper triangle, which a causal model does not see, is left grey.
     """
     n = len(tokens)
-    figure = new_figure(min(0.34 * n + 2.2, 7) * len(weights) + 0.8, min(0.34 * n + 2.2, 7))
-    axes = figure.subplots(1, len(weights), squeeze=False)[0]
+    size, columns = min(0.34 * n + 2.2, 7), min(len(weights), 2)
+    rows = -(-len(weights) // columns)
+    figure = new_figure(size * columns + 0.8, size * rows)
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    axes = panels[: len(weights)]
+    for empty in panels[len(weights) :]:
+        empty.set_axis_off()
     hidden = np.triu(np.ones((n, n), dtype=bool), 1)
     for axis, (name, matrix) in zip(axes, weights.items(), strict=True):
         image = axis.imshow(np.ma.masked_array(matrix, mask=hidden), cmap="Blues", vmin=0, vmax=1)

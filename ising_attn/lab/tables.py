@@ -48,6 +48,7 @@ class Table:
             title_justify="left",
             caption_justify="left",
             box=SIMPLE_HEAD,
+            pad_edge=False,
         )
         for index, name in enumerate(self.columns):
             table.add_column(name, justify="right" if self._is_numeric(index) else "left", no_wrap=index == 0)

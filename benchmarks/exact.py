@@ -22,7 +22,7 @@ from samplers import IsingProblem, get_sampler
 from samplers.states import spin_table
 
 # Beyond this many states × sequences the peer's tables leave memory.
-_PEER_LIMIT = 2**26
+_PEER_LIMIT = 2**25
 
 
 class Layer:
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--sizes", type=int, nargs="+", default=[8, 12, 16, 20])
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 512])
-    parser.add_argument("--budget", type=float, default=1.5, help="seconds of turns per line of the table")
+    parser.add_argument("--budget", type=float, default=0.6, help="seconds of turns per line of the table")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

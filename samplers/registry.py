@@ -37,6 +37,7 @@ class SamplerEntry:
 
 _BUILT_IN = (
     SamplerEntry("exact", "samplers.exact:ExactSampler", "summation over all 2^n states by two halves"),
+    SamplerEntry("band", "samplers.band:BandSampler", "exact for couplings of short range (up to 12), any length"),
     SamplerEntry("mean-field", "samplers.variational:MeanFieldSampler", "naive mean field, implicit gradient"),
     SamplerEntry("tap", "samplers.variational:TAPSampler", "mean field with the Onsager reaction term"),
     SamplerEntry("bethe", "samplers.variational:BetheSampler", "belief propagation; exact on trees"),

@@ -100,6 +100,8 @@ FAULTS = {
 MAKERS: dict[str, Callable[[], Sampler]] = {
     "reference": Reference,
     "exact": lambda: get_sampler("exact"),
+    "band": lambda: get_sampler("band"),
+    "band-given-width": lambda: get_sampler("band", width=5),
     "mean-field": lambda: get_sampler("mean-field", tolerance=1e-12),
     "tap": lambda: get_sampler("tap", tolerance=1e-12),
     "bethe": lambda: get_sampler("bethe", tolerance=1e-12),

@@ -211,6 +211,23 @@ def test_covariance_gradients_are_unbiased(masked, triples):
         assert ((2 * values.mean(0) - truth) / error.clamp_min(1e-12)).abs().max() > 5  # the test has power
 
 
+def test_gradients_do_not_depend_on_how_they_are_cut_into_chunks(monkeypatch):
+    from samplers.gibbs import gradient
+
+    one = random_problem(n=6, batch=(5, 7), masked=True)
+
+    def gradients():
+        leaves = [one.fields.clone().requires_grad_(), one.couplings.clone().requires_grad_()]
+        problem = IsingProblem(leaves[0], leaves[1], allowed=one.allowed)
+        sampler = get_sampler("gibbs", num_chains=4, num_reads=8, num_sweeps=8)
+        return torch.autograd.grad((sampler.magnetization(problem) ** 2).sum(), leaves)
+
+    whole = gradients()
+    for numbers in (1, 3 * 8 * 6, 20 * 8 * 6):  # one problem, three of a group, two groups at a time
+        monkeypatch.setattr(gradient, "_CHUNK", numbers)
+        torch.testing.assert_close(gradients(), whole)
+
+
 def test_without_couplings_gradients_are_those_of_tanh():
     h = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     sampler = get_sampler("gibbs", num_reads=8, num_chains=4, num_sweeps=4)

@@ -48,59 +48,65 @@ class _Covariance(torch.autograd.Function):
         by_fields = torch.zeros_like(fields)
         by_couplings = None if couplings is None else torch.zeros_like(couplings)
         by_triples = None if triples is None else torch.zeros_like(triples)
-        size = max(1, _CHUNK // (chains * kept * n))
-        for g in range(groups):
-            for start in range(0, queries, size):
-                part = slice(start, min(start + size, queries))
-                spins = reads[g, part].to(fields.dtype)
-                local = _local_fields(spins, fields[g, part], _at(couplings, g), _at(triples, g))
-                score, slope = _weights(spins, torch.tanh(ctx.beta * local), grad[g, part])
-                flat = spins.flatten(1, 2)
-                by_fields[g, part] = ctx.beta * ((score.unsqueeze(-1) * flat).sum(1) + slope.sum(1))
-                flat, score, slope = flat.flatten(0, 1), score.flatten(), slope.flatten(0, 1)
+        at_once = max(1, _CHUNK // (chains * kept * n))
+        few, many = min(queries, at_once), max(1, at_once // queries)
+        for g in range(0, groups, many):
+            own = slice(g, g + many)
+            for q in range(0, queries, few):
+                part = own, slice(q, q + few)
+                spins = reads[part].to(fields.dtype)
+                local = _local_fields(spins, fields[part], _of(couplings, own), _of(triples, own))
+                score, slope = _weights(spins, torch.tanh(ctx.beta * local), grad[part])
+                spins = spins.flatten(2, 3)
+                by_fields[part] = ctx.beta * ((score.unsqueeze(-1) * spins).sum(2) + slope.sum(2))
+                spins, score, slope = spins.flatten(1, 2), score.flatten(1), slope.flatten(1, 2)
                 if by_couplings is not None:
-                    by_couplings[g, 0] += ctx.beta * _by_pairs(flat, score, slope)
+                    by_couplings[own, 0] += ctx.beta * _by_pairs(spins, score, slope)
                 if by_triples is not None:
-                    by_triples[g, 0] += ctx.beta * _by_triples(flat, score, slope)
+                    by_triples[own, 0] += ctx.beta * _by_triples(spins, score, slope)
         return by_fields, by_couplings, by_triples, None, None, None
 
 
-def _at(interaction: Tensor | None, group: int) -> Tensor | None:
-    return None if interaction is None else interaction[group, 0]
+def _of(interaction: Tensor | None, groups: slice) -> Tensor | None:
+    """The interaction of some groups, (g, n, n) or (g, n, n, n)."""
+    return None if interaction is None else interaction[groups, 0]
 
 
 def _local_fields(spins: Tensor, fields: Tensor, couplings: Tensor | None, triples: Tensor | None) -> Tensor:
-    local = fields[:, None, None]
+    """F, (g, q, chains, kept, n)."""
+    flat = spins.flatten(1, 3)
+    local = fields[:, :, None, None].expand(spins.shape)
     if couplings is not None:
-        local = local + spins @ couplings
+        local = local + (flat @ couplings).reshape(spins.shape)
     if triples is not None:
-        local = local + 0.5 * torch.einsum("qckl,jlm,qckm->qckj", spins, triples, spins)
-    return local.expand(spins.shape)
+        local = local + 0.5 * torch.einsum("grl,gjlm,grm->grj", flat, triples, flat).reshape(spins.shape)
+    return local
 
 
 def _weights(spins: Tensor, tanh: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Per read: the weight of the score, (q, reads), and g_j ∂t_j/∂(βF_j), (q, reads, n), both divided by the reads."""
-    _, chains, kept, _ = spins.shape
-    grad = torch.where(spins[:, :1, :1] != 0, grad[:, None, None], 0.0)
+    """Per read: the weight of the score, (g, q, reads), and g_j ∂t_j/∂(βF_j), (…, reads, n), both ÷ reads."""
+    chains, kept = spins.shape[2:4]
+    grad = torch.where(spins[:, :, :1, :1] != 0, grad[:, :, None, None], 0.0)
     projected = (tanh * grad).sum(-1)
     own = projected.mean(-1, keepdim=True)
-    others = (own.sum(1, keepdim=True) - own) / (chains - 1)
+    others = (own.sum(2, keepdim=True) - own) / (chains - 1)
     reads = chains * kept
-    return ((projected - others) / reads).flatten(1), ((1 - tanh**2) * grad / reads).flatten(1, 2)
+    return ((projected - others) / reads).flatten(2), ((1 - tanh**2) * grad / reads).flatten(2, 3)
 
 
 def _by_pairs(spins: Tensor, score: Tensor, slope: Tensor) -> Tensor:
-    """Half the derivative of each pair, zero on the diagonal."""
+    """Half the derivative of each pair, zero on the diagonal; (g, n, n)."""
     direct = slope.mT @ spins
     result = 0.5 * (spins.mT @ (score.unsqueeze(-1) * spins) + direct + direct.mT)
-    return result.fill_diagonal_(0)
+    result.diagonal(dim1=-2, dim2=-1).zero_()
+    return result
 
 
 def _by_triples(spins: Tensor, score: Tensor, slope: Tensor) -> Tensor:
-    """A sixth of the derivative of each triple, zero where two indices coincide."""
+    """A sixth of the derivative of each triple, zero where two indices coincide; (g, n, n, n)."""
     n = spins.shape[-1]
-    direct = torch.einsum("rj,rk,rl->jkl", slope, spins, spins)
-    result = torch.einsum("r,rj,rk,rl->jkl", score, spins, spins, spins)
-    result = (result + direct + direct.permute(1, 0, 2) + direct.permute(1, 2, 0)) / 6
+    direct = torch.einsum("grj,grk,grl->gjkl", slope, spins, spins)
+    result = torch.einsum("gr,grj,grk,grl->gjkl", score, spins, spins, spins)
+    result = (result + direct + direct.permute(0, 2, 1, 3) + direct.permute(0, 2, 3, 1)) / 6
     same = torch.eye(n, dtype=torch.bool, device=spins.device)
     return result.masked_fill(same[:, :, None] | same[:, None, :] | same[None], 0.0)

@@ -47,14 +47,16 @@ class AnnealingSampler(Sampler):
     """
 
     name = "annealing"
-    num_reads: int = option(256, help="independent anneals per problem", minimum=1)
-    num_sweeps: int = option(32, help="sweeps of one anneal, the held ones included", minimum=1)
-    held: float = option(0.5, help="share of the sweeps held at β, after the ramp", minimum=0.0, maximum=1.0)
-    randomize_order: bool = option(False, help="update random spins instead of all in order")
+    num_reads: int = option(default=256, help="independent anneals per problem", minimum=1)
+    num_sweeps: int = option(default=32, help="sweeps of one anneal, the held ones included", minimum=1)
+    held: float = option(default=0.5, help="share of the sweeps held at β, after the ramp", minimum=0.0, maximum=1.0)
+    randomize_order: bool = option(default=False, help="update random spins instead of all in order")
     gradient: str = option(
-        "covariance", help="how magnetizations are differentiated", choices=("covariance", "straight-through", "none")
+        default="covariance",
+        help="how magnetizations are differentiated",
+        choices=("covariance", "straight-through", "none"),
     )
-    workers: int | None = option(None, help="threads over problems; None: as many as torch uses", minimum=1)
+    workers: int | None = option(default=None, help="threads over problems; None: as many as torch uses", minimum=1)
 
     @property
     def capabilities(self) -> Capabilities:

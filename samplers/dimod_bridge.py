@@ -64,14 +64,20 @@ class DimodSampler(Sampler):
     """
 
     name = "dimod"
-    sampler: Any = option(None, help="the dimod sampler object; composites are fine")
-    sample_kwargs: dict | None = option(None, help="keywords for its sample method")
-    num_reads: int | None = option(None, help="reads per problem; None: 1000 draws, its own default else", minimum=1)
-    gradient: str = option(
-        "covariance", help="how magnetizations are differentiated", choices=("covariance", "straight-through", "none")
+    sampler: Any = option(default=None, help="the dimod sampler object; composites are fine")
+    sample_kwargs: dict | None = option(default=None, help="keywords for its sample method")
+    num_reads: int | None = option(
+        default=None, help="reads per problem; None: 1000 draws, its own default else", minimum=1
     )
-    boltzmann: bool | None = option(None, help="whether its draws follow exp(−E) of the model it gets; None: look up")
-    workers: int = option(1, help="threads over problems", minimum=1)
+    gradient: str = option(
+        default="covariance",
+        help="how magnetizations are differentiated",
+        choices=("covariance", "straight-through", "none"),
+    )
+    boltzmann: bool | None = option(
+        default=None, help="whether its draws follow exp(−E) of the model it gets; None: look up"
+    )
+    workers: int = option(default=1, help="threads over problems", minimum=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -58,22 +58,30 @@ class DWaveSampler(Sampler):
     """
 
     name = "dwave"
-    num_reads: int = option(1000, help="reads per problem", minimum=1)
-    machine: Any = option(None, help="a connected sampler; None: the configured account, on first use")
-    solver: str | None = option(None, help="name of the machine; None: the configured one")
-    profile: str | None = option(None, help="profile of the D-Wave configuration file")
-    annealing_time: float | None = option(None, help="µs per anneal; None: the machine's default", minimum=0.0)
-    anneal_schedule: list | None = option(None, help="points [time in µs, s] of the anneal, instead of its time")
-    fast_anneal: bool = option(False, help="the fast-anneal protocol")
-    num_spin_reversals: int = option(2, help="random gauges the reads are split over; 0: none", minimum=0)
-    max_tiles: int = option(64, help="problems per call at most", minimum=1)
-    chain_strength: float = option(1.5, help="coupling inside chains over the typical torque on a spin", minimum=0.0)
-    device_beta: float | None = option(None, help="β of the machine per unit of its biases; None: a pilot call")
-    feedback: bool = option(True, help="correct the machine's β by what each call's reads say")
-    auto_scale: bool = option(False, help="shrink problems that do not fit the range, instead of refusing them")
-    machine_kwargs: dict | None = option(None, help="further keywords of the machine, e.g. readout_thermalization")
+    num_reads: int = option(default=1000, help="reads per problem", minimum=1)
+    machine: Any = option(default=None, help="a connected sampler; None: the configured account, on first use")
+    solver: str | None = option(default=None, help="name of the machine; None: the configured one")
+    profile: str | None = option(default=None, help="profile of the D-Wave configuration file")
+    annealing_time: float | None = option(default=None, help="µs per anneal; None: the machine's default", minimum=0.0)
+    anneal_schedule: list | None = option(
+        default=None, help="points [time in µs, s] of the anneal, instead of its time"
+    )
+    fast_anneal: bool = option(default=False, help="the fast-anneal protocol")
+    num_spin_reversals: int = option(default=2, help="random gauges the reads are split over; 0: none", minimum=0)
+    max_tiles: int = option(default=64, help="problems per call at most", minimum=1)
+    chain_strength: float = option(
+        default=1.5, help="coupling inside chains over the typical torque on a spin", minimum=0.0
+    )
+    device_beta: float | None = option(default=None, help="β of the machine per unit of its biases; None: a pilot call")
+    feedback: bool = option(default=True, help="correct the machine's β by what each call's reads say")
+    auto_scale: bool = option(default=False, help="shrink problems that do not fit the range, instead of refusing them")
+    machine_kwargs: dict | None = option(
+        default=None, help="further keywords of the machine, e.g. readout_thermalization"
+    )
     gradient: str = option(
-        "covariance", help="how magnetizations are differentiated", choices=("covariance", "straight-through", "none")
+        default="covariance",
+        help="how magnetizations are differentiated",
+        choices=("covariance", "straight-through", "none"),
     )
 
     def __post_init__(self) -> None:

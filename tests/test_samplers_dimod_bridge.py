@@ -88,7 +88,10 @@ def test_biases_have_the_opposite_sign_and_fold_beta():
     wrapped(sampler, num_reads=1).sample(IsingProblem(FIELDS, COUPLINGS, beta=2.0))
     ((bqm, kwargs),) = sampler.calls
     assert dict(bqm.linear) == {0: -2.0, 1: 1.0, 2: -0.6}
-    assert {tuple(sorted(pair)): bias for pair, bias in bqm.quadratic.items()} == {(0, 1): -1.4, (1, 2): 0.8}
+    assert {frozenset(pair): bias for pair, bias in bqm.quadratic.items()} == {
+        frozenset({0, 1}): -1.4,
+        frozenset({1, 2}): 0.8,
+    }
     assert kwargs["num_reads"] == 1 and 1 <= kwargs["seed"] < 2**31
 
 
@@ -112,7 +115,7 @@ def test_isolated_spins_without_field_stay():
     problem = IsingProblem(torch.tensor([0.0, 0.5, 0.0]))
     sampler = Recorded(lambda bqm: np.ones((1, len(bqm))))
     wrapped(sampler).sample(problem)
-    assert sorted(sampler.calls[0][0].variables) == [0, 1, 2]
+    assert set(sampler.calls[0][0].variables) == {0, 1, 2}
     # The tree decomposition of dwave-samplers 1.8 by itself answers −1 for such spins, always.
     for kind in (dwave.samplers.SimulatedAnnealingSampler, dwave.samplers.TreeDecompositionSampler):
         m = wrapped(kind()).magnetization(problem)
@@ -193,10 +196,11 @@ def test_threads_change_nothing():
 def test_causal_masks_remove_spins():
     n = 4
     sampler = Recorded(lambda bqm: np.ones((2, len(bqm))))
-    problem = IsingProblem(torch.zeros(2, n, n), allowed=torch.ones(n, n, dtype=torch.bool).tril())
+    allowed = torch.ones(n, n, dtype=torch.bool).tril()
+    problem = IsingProblem(torch.zeros(2, n, n), allowed=allowed)
     samples = wrapped(sampler).sample(problem, 2)
     assert sorted(len(bqm) for bqm, _ in sampler.calls) == [1, 1, 2, 2, 3, 3, 4, 4]
-    assert torch.equal(samples.spins[:, :, 0] == 1, problem.expanded_allowed())
+    assert torch.equal(samples.spins[:, :, 0] == 1, allowed.expand(2, n, n))
 
 
 def test_masked_problems_follow_the_law():

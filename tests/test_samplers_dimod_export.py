@@ -71,7 +71,8 @@ def _loads(name: str) -> bool:
 def cheap(name: str) -> AsDimodSampler:
     """The kit asks for labels, types and energies, not for a law: few reads and steps will do."""
     known = {field.name for field in dataclasses.fields(sampler_class(name))}
-    return AsDimodSampler(name, **{k: 4 for k in ("num_reads", "num_steps", "num_sweeps", "burn_in") if k in known})
+    few: dict[str, Any] = {k: 4 for k in ("num_reads", "num_steps", "num_sweeps", "burn_in") if k in known}
+    return AsDimodSampler(name, **few)
 
 
 @dimod.testing.load_sampler_bqm_tests(lambda: AsDimodSampler(Enumerated()))

@@ -173,7 +173,12 @@ def test_several_problems_travel_in_one_call():
 
 def test_embeddings_are_kept_per_size(monkeypatch: pytest.MonkeyPatch):
     sizes = []
-    monkeypatch.setattr("samplers.dwave.find_tiles", lambda m, n, k: sizes.append(n) or find_tiles(m, n, k))
+
+    def noted(machine: Any, size: int, limit: int):
+        sizes.append(size)
+        return find_tiles(machine, size, limit)
+
+    monkeypatch.setattr("samplers.dwave.find_tiles", noted)
     sampler = dwave(mock(), device_beta=3.0, num_reads=5)
     for n in (3, 3, 4, 3):
         sampler.sample(random_problem(2, n))
@@ -299,8 +304,8 @@ def test_aggregated_answers_count_as_often_as_they_occurred():
     raw, aggregated = mock(), mock()
     aggregated.substitute_sampler = Histogram(3.0)
     problem = random_problem(1, 3)
-    means = [dwave(m, device_beta=3.0).magnetization(problem, seed=1) for m in (raw, aggregated)]
-    assert torch.allclose(*means)
+    one, other = (dwave(m, device_beta=3.0).magnetization(problem, seed=1) for m in (raw, aggregated))
+    assert torch.allclose(one, other)
 
 
 def test_missing_reads_are_noticed():
@@ -342,9 +347,10 @@ def test_problems_beyond_the_range_are_refused_or_shrunk():
 
 def test_causal_masks():
     n = 4
-    problem = random_problem(3, n, n, allowed=torch.ones(n, n, dtype=torch.bool).tril())
+    mask = torch.ones(n, n, dtype=torch.bool).tril()
+    problem = random_problem(3, n, n, allowed=mask)
     samples = dwave(mock(), device_beta=3.0, feedback=False).sample(problem, 2000, seed=2)
-    allowed = problem.expanded_allowed()
+    allowed = mask.expand(3, n, n)
     z = z_scores(problem, samples.magnetization(), 2000)[allowed]
     assert float(z.abs().max()) < 5
     assert bool((samples.spins.mT[~allowed] == -1).all())
@@ -461,4 +467,5 @@ def test_provenance_names_the_machine_and_the_surrogate():
     assert info["machine"] == machine_name(sampler.machine) and "surrogate" in info["gradient"]
     assert info["reads_sent"] == 100 and info["qpu_seconds"] > 0
     assert info["options"]["machine"] == "MockDWaveSampler"
-    assert bool(fields.grad.isfinite().all()) and not sampler.capabilities.boltzmann
+    assert fields.grad is not None and bool(fields.grad.isfinite().all())
+    assert not sampler.capabilities.boltzmann

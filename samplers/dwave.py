@@ -88,6 +88,11 @@ class DWaveSampler(Sampler):
         super().__post_init__()
         if self.device_beta is not None and not (math.isfinite(self.device_beta) and self.device_beta > 0):
             raise InvalidOptionError(f"DWaveSampler: device_beta={self.device_beta!r}; it must be a number > 0")
+        if self.machine is not None and not all(hasattr(self.machine, a) for a in ("sample", "properties", "edgelist")):
+            raise InvalidOptionError(
+                f"DWaveSampler: machine={self.machine!r} is no structured dimod sampler such as "
+                "dwave.system.DWaveSampler(); to choose a machine by name, use solver="
+            )
         for name in self.machine_kwargs or {}:
             if name in _OURS:
                 raise InvalidOptionError(f"machine_kwargs has {name!r}; the sampler sets it, by its own options")

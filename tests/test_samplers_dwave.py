@@ -428,6 +428,11 @@ def test_bad_options_are_refused_at_once(options: dict):
         dwave(mock(), **options)
 
 
+def test_a_machine_is_an_object_not_a_name():
+    with pytest.raises(InvalidOptionError, match="solver="):
+        dwave("Advantage_system4.1")
+
+
 def test_without_a_token_one_sentence_says_how_to_configure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """No configuration: no machine is looked for, and no network is touched."""
     empty = tmp_path / "dwave.conf"

@@ -98,6 +98,7 @@ def test_attention_without_a_sampler_has_no_marginals(brackets, attention):
     assert (Path("run/plots/attention_example.png")).exists() and not Path("run/plots/couplings.png").exists()
 
 
+@pytest.mark.slow
 def test_simulated_annealing_with_more_heads_and_layers(brackets):
     options = ["--sampler=annealing", "--sampler.num-reads=20", "--sampler.num-sweeps=4", "--heads=4", "--layers=2"]
     code, _, err = brackets(*TINY, *options, "--steps=2", "--out=run")
@@ -106,6 +107,7 @@ def test_simulated_annealing_with_more_heads_and_layers(brackets):
     assert Path("run/plots/couplings_layer_1.png").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", [2, 3, 9])
 def test_any_context_from_two_on(brackets, context):
     code, out, err = brackets("--quick", "--steps=2", f"--context={context}", "--sampler=exact", "--out=run")
@@ -113,6 +115,7 @@ def test_any_context_from_two_on(brackets, context):
     assert ("overlap" in out) == (context < 4)
 
 
+@pytest.mark.slow
 def test_several_seeds_have_folders_of_their_own_and_a_spread(brackets):
     code, out, err = brackets(*TINY, "--sampler=exact", "--seeds=0,3", "--out=run")
     assert code == 0, err
@@ -137,6 +140,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(brackets):
     assert summary(Path("whole"))["test_accuracy"] == summary(Path("parts"))["test_accuracy"]
 
 
+@pytest.mark.slow
 def test_trained_weights_run_through_another_sampler(brackets):
     assert brackets(*TINY, "--sampler=exact", "--out=trained")[0] == 0
     best = "--weights=trained/checkpoints/best.safetensors"

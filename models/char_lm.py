@@ -14,7 +14,15 @@ from samplers.errors import InvalidOptionError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CharLMConfig(DecoderConfig):
-    """Defaults are those of the paper (arXiv 2606.12478, section 4.1) at T = 12, with its 61 characters."""
+    """Defaults are those of the paper (arXiv 2606.12478, section 4.1) at T = 12, with its 61 characters.
+
+    Args:
+        characters: the character of every token in order, so that a checkpoint can be read without its text; None
+            where the caller keeps them.
+
+    Raises:
+        InvalidOptionError: not as many different characters as `vocabulary`.
+    """
 
     model: ClassVar[str] = "char-lm"
     vocabulary: int = 61
@@ -22,6 +30,13 @@ class CharLMConfig(DecoderConfig):
     embed_dim: int = 64
     feed_forward: int = 128
     dropout: float = 0.1
+    characters: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.characters is not None and len(set(self.characters)) != self.vocabulary:
+            raise InvalidOptionError(
+                f"characters has {len(set(self.characters))} different characters and vocabulary={self.vocabulary!r}"
+            )
 
 
 class CharLM(Decoder):

@@ -21,3 +21,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 class ProblemFileError(IsingAttnError, ValueError):
     """A file of Ising problems that is missing, damaged, or in an unknown format."""
+
+
+class CorpusError(IsingAttnError, ValueError):
+    """A text that is missing and cannot be downloaded, or that is no text."""

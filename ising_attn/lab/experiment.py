@@ -1,0 +1,182 @@
+"""What an experiment that trains a model consists of: its settings, and `Experiment`, one seed of it."""
+
+import abc
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import torch
+from torch import nn
+
+from ising_attn.boltzmann import samplers_of
+from ising_attn.couplings import coupling_parameters
+from ising_attn.lab.config import Flat, SamplerSettings
+from ising_attn.lab.progress import training_progress
+from ising_attn.lab.runs import RunFolder
+from ising_attn.lab.tables import Table
+from ising_attn.lab.training import Task, Trainer, TrainingSettings
+from samplers import InvalidOptionError, NotSupportedError, ProblemTooLargeError, Sampler
+from samplers.streams import derive_key
+
+Self = TypeVar("Self", bound="ExperimentSettings")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentSettings(SamplerSettings):
+    """Settings of an experiment that trains one model per seed."""
+
+    seeds: tuple[int, ...] = ()
+    """Train once for each of these seeds (--seeds=0,1,2), each in its own folder; by default once, with --seed."""
+    weights: Path | None = None
+    """Checkpoint to evaluate through the sampler instead of training."""
+    quick: bool = False
+    """A run of seconds that shows whether everything works; its numbers mean nothing."""
+    training: Flat[TrainingSettings] = TrainingSettings()
+
+    def __post_init__(self) -> None:
+        if self.weights is not None and (self.resume or len(self.seeds) > 1):
+            raise InvalidOptionError("--weights evaluates one checkpoint; leave out --resume and several --seeds")
+
+    def all_seeds(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(self.seeds)) or (self.training.seed,)
+
+    def for_seed(self: Self, seed: int) -> Self:
+        """The same settings for this one seed."""
+        return dataclasses.replace(self, seeds=(), training=dataclasses.replace(self.training, seed=seed))
+
+    def require_at_least(self, **lowest: int) -> None:
+        """Refuse a setting, named with its least value, that is smaller; None passes."""
+        for name, low in lowest.items():
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise InvalidOptionError(f"--{name.replace('_', '-')} is {value}; it must be at least {low}")
+
+
+class Report(Protocol):
+    """What a trained model came to."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the numbers must know."""
+
+    def summary(self) -> dict[str, Any]:
+        """Numbers for summary.json."""
+
+    def tables(self) -> Mapping[str, Table]:
+        """By name; the first one is the most important."""
+
+    def remarks(self) -> list[str]:
+        """Lines to print below the tables."""
+
+
+S = TypeVar("S", bound=ExperimentSettings)
+R = TypeVar("R", bound=Report)
+
+
+class Experiment(abc.ABC, Generic[S, R]):
+    """One seed: the model, its task and its trainer. Subclass it for each experiment.
+
+    Args:
+        settings: of this one seed.
+        make_model: the model for a sampler (None where its attention uses none); it has `config.to_dict()`.
+        task: what it learns.
+        context: spins of the largest problem.
+        device: of the model.
+
+    Raises:
+        ProblemTooLargeError, NotSupportedError: a sampler that cannot be trained through.
+    """
+
+    seed_columns: ClassVar[Sequence[tuple[str, str, str]]]
+    """(title, key of the summary, format) of each column of the table of several seeds."""
+    title: str
+    """What is trained, in one line."""
+
+    def __init__(
+        self,
+        settings: S,
+        make_model: Callable[[Sampler | None], nn.Module],
+        task: Task,
+        *,
+        uses_sampler: bool,
+        context: int,
+        device: torch.device,
+    ):
+        self.settings, self.task, self.seed = settings, task, settings.training.seed
+        sampler = settings.make_sampler(seed=self.seed) if uses_sampler else None
+        if sampler is not None:
+            _check_sampler(sampler, context)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_key(self.seed, -4))
+            self.model = make_model(sampler).to(device)
+        self.model_config: dict[str, Any] = self.model.config.to_dict()  # type: ignore[union-attr, operator]
+
+    @abc.abstractmethod
+    def evaluate_part(self) -> float:
+        """Evaluate the model on a part of the validation split; what share of the split that was."""
+
+    @abc.abstractmethod
+    def report(self) -> R:
+        """Evaluate the trained model on the test split."""
+
+    @abc.abstractmethod
+    def save_figures(self, run: RunFolder, report: R) -> list[str]:
+        """Write the plots; remarks."""
+
+    def facts(self) -> dict[str, Any]:
+        """What is known before training, for summary.json."""
+        return {"parameters": sum(p.numel() for p in self.model.parameters())}
+
+    def remarks(self) -> list[str]:
+        """What to know about the data and settings before the numbers are read."""
+        return []
+
+    def finish(self, run: RunFolder) -> list[str]:
+        """Anything else to do with the trained model; lines to print."""
+        return []
+
+    def seconds_needed(self) -> tuple[float, float]:
+        """Seconds of one training step and of one evaluation, measured on this machine; nothing is changed by it."""
+        batch = self.task.batch(0)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            for sampler in samplers_of(self.model):
+                stack.enter_context(sampler.seeded(0))
+            for _ in range(2):  # the first one also compiles kernels
+                started = time.perf_counter()
+                self.task.loss(self.model, batch)[0].backward()
+                step = time.perf_counter() - started
+                share = self.evaluate_part()
+                evaluation = (time.perf_counter() - started - step) / share
+        self.model.zero_grad()
+        return step, evaluation
+
+    def train(self, run: RunFolder, *, resume: bool) -> dict[str, Any]:
+        """Train to the end; numbers for summary.json. The model has the best weights after it."""
+        trainer = Trainer(
+            self.model,
+            self.task,
+            self.settings.training,
+            run,
+            model_config=self.model_config,
+            coupling_parameters=coupling_parameters(self.model),
+            samplers=samplers_of(self.model),
+        )
+        with training_progress(f"seed {self.seed}") as progress:
+            result = trainer.fit(progress, resume=resume)
+        best = {f"validation_{name}": value for name, value in result.best_metrics.items()}
+        return {"train_seconds": result.seconds, "steps": result.steps, "best_step": result.best_step, **best}
+
+
+def _check_sampler(sampler: Sampler, context: int) -> None:
+    able = sampler.capabilities
+    if able.max_spins is not None and context > able.max_spins:
+        raise ProblemTooLargeError(
+            f"--context={context} needs {context} spins; the sampler {sampler.name!r} takes at most {able.max_spins}; "
+            "use a shorter --context, or --sampler=annealing"
+        )
+    if able.gradient == "none":
+        raise NotSupportedError(f"the sampler {sampler.name!r} has no gradient with these options; choose another")

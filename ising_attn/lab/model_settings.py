@@ -1,0 +1,76 @@
+"""The flags that describe a decoder with an attention slot, shared by the experiments that train one."""
+
+import dataclasses
+from typing import Any, Literal
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """The model."""
+
+    attention: Literal["boltzmann", "softmax", "sigmoid"] = "boltzmann"
+    """Kind of attention; softmax and sigmoid use no sampler."""
+    mode: Literal["h+J", "h", "J", "K", "h+K", "J+K", "h+J+K"] = "h+J"
+    """Terms of the Boltzmann energy: fields h, couplings J, three-body K."""
+    couplings: Literal["free", "distance", "band", "low-rank"] = "free"
+    """J per pair of positions, by distance alone, per pair of near positions, or of low rank."""
+    coupling_width: int | None = None
+    """Largest distance of coupled positions, for --couplings=band and distance."""
+    coupling_rank: int | None = None
+    """Rank of --couplings=low-rank."""
+    coupling_std: float | None = None
+    """Spread of the initial J and K; by default 0 with fields and 0.1 without."""
+    learn_beta: bool = False
+    """Learn the inverse temperature of each head."""
+    score_bias: Literal["none", "scalar", "distance", "position"] = "none"
+    """Learnable bias of the fields."""
+    embed_dim: int = 64
+    """Width of the model."""
+    heads: int = 1
+    """Attention heads, each with its own J."""
+    layers: int = 1
+    """Decoder blocks."""
+    norm: Literal["pre", "post", "none"] = "pre"
+    """Layer norm before each slot, after it, or none."""
+    ffn: bool = True
+    """Feed-forward slot after attention; --no-ffn leaves attention as the only computation."""
+    ffn_dim: int = 128
+    """Hidden width of the feed-forward slot."""
+    dropout: float = 0.0
+    """Dropout on embeddings, attention weights and residual paths, in training."""
+
+    @property
+    def uses_sampler(self) -> bool:
+        return self.attention == "boltzmann"
+
+    def attention_options(self) -> dict[str, Any]:
+        """Keywords of `models.AttentionConfig`."""
+        options: dict[str, Any] = {"kind": self.attention, "bias": self.score_bias}
+        if self.uses_sampler:
+            options |= {
+                "mode": self.mode,
+                "couplings": self.couplings,
+                "width": self.coupling_width,
+                "rank": self.coupling_rank,
+                "coupling_std": self.coupling_std,
+                "learn_beta": self.learn_beta or None,
+            }
+        return options
+
+    def decoder_options(self) -> dict[str, Any]:
+        """Keywords of `models.DecoderConfig`, but for the vocabulary, the context and the attention."""
+        return {
+            "embed_dim": self.embed_dim,
+            "num_heads": self.heads,
+            "num_layers": self.layers,
+            "norm": self.norm,
+            "feed_forward": self.ffn_dim if self.ffn else 0,
+            "dropout": self.dropout,
+        }
+
+    def spoken(self, sampler: str) -> str:
+        """The attention and the feed-forward slot in a few words."""
+        how = (
+            f"Boltzmann attention {self.mode} through {sampler}" if self.uses_sampler else f"{self.attention} attention"
+        )
+        return f"{how}, {'' if self.ffn else 'no '}FFN"

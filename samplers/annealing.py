@@ -16,8 +16,8 @@ from torch import Tensor
 
 from samplers.annealing_kernel import AnnealTask, run_anneals
 from samplers.base import Capabilities, Sampler
-from samplers.dimod_convert import dimod_biases, problem_seeds
-from samplers.dimod_laws import anneal_schedule, cooling_schedule
+from samplers.dimod_bridge.convert import dimod_biases, problem_seeds
+from samplers.dimod_bridge.laws import anneal_schedule, cooling_schedule
 from samplers.errors import NotSupportedError
 from samplers.estimators import straight_through
 from samplers.gibbs.gradient import covariance_magnetization

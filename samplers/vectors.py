@@ -1,7 +1,7 @@
-"""Vectors of float32 and uint32 inside compiled kernels, for loops that a compiler does not vectorise by itself.
+"""Vectors of float32, float64 and uint32 inside compiled kernels, for loops that a compiler does not vectorise by itself.
 
-A vector has `VECTOR` elements: 16 with AVX-512, else 8 (other machines split it, still correct). Arithmetic on words
-stays in 32 bits, where numba would widen scalars to 64. Every element is computed by the same instructions, so what
+A vector has `VECTOR` elements: 16 with AVX-512, else 8. What is wider than the machine's registers, as vectors of
+float64 are, the compiler splits. Arithmetic on words stays in 32 bits, where numba would widen scalars to 64. Every element is computed by the same instructions, so what
 it holds does not depend on its neighbours.
 """
 
@@ -23,18 +23,19 @@ VECTOR = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8
 
 _I32 = ir.IntType(32)
 _FLOATS = ir.VectorType(ir.FloatType(), VECTOR)
+_DOUBLES = ir.VectorType(ir.DoubleType(), VECTOR)
 _WORDS = ir.VectorType(_I32, VECTOR)
 
 
 class _Vector(types.Type):
-    """The type of a vector inside numba: `VECTOR` float32 or uint32."""
+    """The type of a vector inside numba: `VECTOR` float32, float64 or uint32."""
 
     def __init__(self, element: types.Type):
         super().__init__(f"vector({element}, {VECTOR})")
         self.element = element
 
 
-_floats, _words = _Vector(types.float32), _Vector(types.uint32)
+_floats, _doubles, _words = _Vector(types.float32), _Vector(types.float64), _Vector(types.uint32)
 
 
 @register_default(_Vector)
@@ -44,7 +45,11 @@ class _VectorModel(PrimitiveModel):
 
 
 def _llvm(vector: _Vector) -> ir.VectorType:
-    return _FLOATS if vector.element == types.float32 else _WORDS
+    return {types.float32: _FLOATS, types.float64: _DOUBLES}.get(vector.element, _WORDS)
+
+
+def _vector_of(element: types.Type) -> _Vector:
+    return {types.float32: _floats, types.float64: _doubles}.get(element, _words)
 
 
 def _operation(function: Callable) -> Any:
@@ -74,7 +79,7 @@ def _address(context: Any, builder: Any, signature: Any, args: Any, kind: ir.Vec
 @_operation
 def load(typing_context, array, index):
     """The vector at array[index : index + VECTOR] of a flat array; bounds are not checked."""
-    vector = _floats if array.dtype == types.float32 else _words
+    vector = _vector_of(array.dtype)
 
     def emit(context, builder, signature, args):
         return builder.load(_address(context, builder, signature, args, _llvm(vector)), align=4)
@@ -95,8 +100,8 @@ def store(typing_context, array, index, vector):
 
 @_operation
 def splat(typing_context, scalar):
-    """A vector whose elements are all one float32 or uint32."""
-    vector = _floats if scalar == types.float32 else _words
+    """A vector whose elements are all one float32, float64 or uint32."""
+    vector = _vector_of(scalar)
 
     def emit(context, builder, signature, args):
         kind = _llvm(vector)
@@ -112,11 +117,12 @@ def multiply_add(typing_context, x, y, z):
     """x · y + z, in one rounding where the machine can."""
 
     def emit(context, builder, signature, args):
-        kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
-        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{VECTOR}f32")
+        vector, bits = _llvm(x), 64 if x == _doubles else 32
+        kind = ir.FunctionType(vector, [vector] * 3)
+        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{VECTOR}f{bits}")
         return builder.call(function, args)
 
-    return _floats(x, y, z), emit
+    return x(x, y, z), emit
 
 
 @_operation
@@ -151,5 +157,5 @@ bits_as_floats = _elementwise(lambda b, x: b.bitcast(x, _FLOATS), _floats)
 def aligned(size, dtype):
     """A flat array of zeros that starts on a cache line, so that no vector straddles two."""
     whole = np.zeros(size + 16, dtype)
-    start = (-whole.ctypes.data % 64) // 4
+    start = (-whole.ctypes.data % 64) // whole.itemsize
     return whole[start : start + size]

@@ -9,7 +9,7 @@ import torch
 from samplers import IsingProblem, get_sampler
 from samplers.annealing import AnnealingSampler
 from samplers.annealing_kernel import AnnealTask, anneal_through_dimod, run_anneals
-from samplers.dimod_laws import anneal_schedule, cooling_schedule
+from samplers.dimod_bridge.laws import anneal_schedule, cooling_schedule
 from samplers.enumeration import ground_states, moments
 from samplers.errors import InvalidOptionError, NotSupportedError
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from samplers import IsingProblem, Samples, get_sampler
-from samplers.dimod_bridge import DimodSampler
-from samplers.dimod_convert import SampleSetError, bqms, dimod_biases, problem_of_bqm, rows_of_sampleset
-from samplers.dimod_laws import law_of
+from samplers.dimod_bridge.convert import SampleSetError, bqms, dimod_biases, problem_of_bqm, rows_of_sampleset
+from samplers.dimod_bridge.laws import law_of
+from samplers.dimod_bridge.sampler import DimodSampler
 from samplers.enumeration import ground_states, moments
 from samplers.errors import InvalidOptionError, NotSupportedError
 

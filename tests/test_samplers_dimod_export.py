@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from samplers import Capabilities, IsingProblem, Sampler, Samples, get_sampler, sampler_class, sampler_entries
-from samplers.dimod_export import AsDimodSampler
+from samplers.dimod_bridge.export import AsDimodSampler
 from samplers.errors import InvalidOptionError, InvalidProblemError, NotSupportedError
 
 

@@ -15,13 +15,13 @@ from dwave.samplers import SimulatedAnnealingSampler
 from dwave.system.testing import MockDWaveSampler
 
 from samplers import IsingProblem, get_sampler
-from samplers.dimod_convert import SampleSetError
-from samplers.dimod_laws import anneal_schedule
-from samplers.dwave import DWaveSampler
-from samplers.dwave_calls import plan_calls
-from samplers.dwave_machine import MachineNotConfiguredError, machine_name
-from samplers.dwave_temperature import DeviceBeta
-from samplers.dwave_tiles import Programme, find_tiles, place, read_out
+from samplers.dimod_bridge.convert import SampleSetError
+from samplers.dimod_bridge.laws import anneal_schedule
+from samplers.dwave.calls import plan_calls
+from samplers.dwave.machine import MachineNotConfiguredError, machine_name
+from samplers.dwave.sampler import DWaveSampler
+from samplers.dwave.temperature import DeviceBeta
+from samplers.dwave.tiles import Programme, find_tiles, place, read_out
 from samplers.enumeration import ground_states, moments
 from samplers.errors import InvalidOptionError, NotSupportedError, ProblemTooLargeError
 
@@ -236,7 +236,7 @@ def test_spins_without_couplings_need_no_chain():
 
 
 def test_reading_out_takes_majorities_and_counts_breaks():
-    from samplers.dwave_tiles import Placed
+    from samplers.dwave.tiles import Placed
 
     rows = np.array([[1, 1, 1, -1, 1], [1, -1, -1, 1, -1], [-1, -1, 1, 1, 1]], dtype=np.int8)
     spins, broken = read_out(rows, {10: 0, 11: 1, 12: 2, 13: 3, 14: 4}, Placed(((10, 11, 12), (13, 14))))

@@ -6,8 +6,9 @@ import math
 import pytest
 import torch
 
-from samplers import IsingProblem, NotSupportedError, ProblemTooLargeError, exact_sums, get_sampler
+from samplers import IsingProblem, NotSupportedError, ProblemTooLargeError, get_sampler
 from samplers.enumeration import ground_states, log_probabilities, moments
+from samplers.exact import sums
 from samplers.states import index_of_spins
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -133,8 +134,8 @@ def test_causal_layers_past_one_kernel():
 @pytest.mark.parametrize("mask", [None, "random", "causal"])
 @pytest.mark.parametrize("limits", [(0, 20), (0, 0)], ids=["products", "torch"])
 def test_every_path(monkeypatch, limits, mask):
-    monkeypatch.setattr(exact_sums, "_FUSED_SPINS", limits[0])
-    monkeypatch.setattr(exact_sums, "_GEMM_SPINS", limits[1])
+    monkeypatch.setattr(sums, "_FUSED_SPINS", limits[0])
+    monkeypatch.setattr(sums, "_GEMM_SPINS", limits[1])
     for options in ({"triples": mask != "random"}, {"field": 1e4}, {"scale": 30.0, "dtype": torch.float32}):
         problem = random_problem((2, 5, 5), mask=mask, beta=0.9, **options)
         assert_matches_enumeration(problem, tolerance=1e-5 if problem.dtype == torch.float32 else 1e-9)
@@ -298,8 +299,8 @@ def test_tied_ground_states_take_the_first_state():
 @pytest.mark.parametrize("triples", [False, True])
 def test_blocks_of_weights_change_nothing(triples):
     problem = random_problem((2, 3, 12), j_shape=(2, 1), scale=0.3, mask=None if triples else "random", triples=triples)
-    from samplers.exact_halves import HalvesSum, Layout, compensated_fields
-    from samplers.exact_sums import scaled
+    from samplers.exact.halves import HalvesSum, Layout, compensated_fields
+    from samplers.exact.sums import scaled
 
     inner = problem.grouped().problem
     fields, couplings, triple = scaled(inner)

@@ -126,7 +126,7 @@ def _read_json(path: Path) -> IsingProblem:
 
 
 def _of_dimod(model, path: Path) -> IsingProblem:
-    from samplers.dimod_convert import problem_of_bqm
+    from samplers.dimod_bridge.convert import problem_of_bqm
 
     if not model.num_variables:
         raise ProblemFileError(f"{path} holds a model without variables")

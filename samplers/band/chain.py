@@ -44,30 +44,34 @@ class Chain:
 
 
 def chain_of(inner: IsingProblem, width: int) -> Chain:
-    """The chain of a grouped problem (fields (G, Q, n)) whose couplings reach at most `width` spins; differentiable.
+    """The chain of a grouped problem (fields (G, Q, n)) whose couplings reach at most `width` spins; differentiable."""
+    band, fields = band_of(inner, width), inner.beta * inner.fields
+    if inner.allowed is None or bool(inner.allowed.all()):
+        return Chain(fields, band, None)
+    return Chain(compensated(fields, band, ~inner.allowed), band, ~inner.allowed)
 
-    The gradient of J is symmetric, and zero beyond the band.
-    """
-    groups, _, n = inner.fields.shape
-    j = inner.beta * inner.couplings.expand(groups, 1, n, n).squeeze(1)
+
+def band_of(inner: IsingProblem, width: int) -> Float[Tensor, "groups n width"]:
+    """βJ_{t,t−d} at [t, d−1]. The gradient of J is symmetric, and zero beyond the band."""
+    groups, n = inner.fields.shape[0], inner.num_spins
+    j = inner.couplings.expand(groups, 1, n, n).squeeze(1)
     rows = []
     for d in range(1, width + 1):
         # Both triangles, so that each carries half of the derivative.
-        pair = (j.diagonal(-d, -2, -1) + j.diagonal(d, -2, -1)) / 2
-        rows.append(torch.nn.functional.pad(pair, (d, 0)))
-    band = torch.stack(rows, -1)
-    fields = inner.beta * inner.fields
-    if inner.allowed is None or bool(inner.allowed.all()):
-        return Chain(fields, band, None)
-    absent = ~inner.allowed
-    return Chain(_compensated(fields, band, absent), band, absent)
+        pair = (j.diagonal(-d, -2, -1) + j.diagonal(d, -2, -1)) * (inner.beta / 2)
+        rows.append(torch.nn.functional.pad(pair, (min(d, n), 0)))
+    return torch.stack(rows, -1)
 
 
-def _compensated(fields: Tensor, band: Tensor, absent: Tensor) -> Tensor:
+def compensated(
+    fields: Float[Tensor, "groups queries n"],
+    band: Float[Tensor, "groups n width"],
+    absent: Bool[Tensor, "groups queries n"],
+) -> Float[Tensor, "groups queries n"]:
     """Fields with J_jk added for every absent k; an absent j counts only k < j, which makes its own weight 1."""
     n, gone = fields.shape[-1], absent.to(fields.dtype)
     fields = torch.where(absent, 0.0, fields)
-    for d in range(1, band.shape[-1] + 1):
+    for d in range(1, min(band.shape[-1], n - 1) + 1):
         pair = band[:, None, d:, d - 1]
         back = torch.nn.functional.pad(pair * gone[..., : n - d], (d, 0))
         ahead = torch.nn.functional.pad(pair * gone[..., d:] * (1 - gone[..., : n - d]), (0, d))

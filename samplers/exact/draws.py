@@ -8,9 +8,9 @@ that leave the range of float64.
 import torch
 from torch import Tensor
 
-from samplers.exact_halves import Layout, balanced, compensated_fields, half_vector, log_weights, smallest_sum
-from samplers.exact_logspace import half_scores, query_blocks, state_scores
-from samplers.exact_sums import scaled
+from samplers.exact.halves import Layout, balanced, compensated_fields, half_vector, log_weights, smallest_sum
+from samplers.exact.logspace import half_scores, query_blocks, state_scores
+from samplers.exact.sums import scaled
 from samplers.problem import IsingProblem
 from samplers.states import spins_of_index
 from samplers.streams import uniforms_like

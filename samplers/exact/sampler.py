@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from samplers import exact_draws, exact_moments
 from samplers.base import Capabilities, Sampler
 from samplers.errors import ProblemTooLargeError
-from samplers.exact_sums import causal_sums, grouped_sums
+from samplers.exact import draws, moments
+from samplers.exact.sums import causal_sums, grouped_sums
 from samplers.options import option
 from samplers.problem import IsingProblem
 from samplers.samples import Samples
@@ -20,7 +20,7 @@ from samplers.supports import SupportSplit
 class ExactSampler(Sampler):
     """Exact ⟨s⟩, log Z, correlations, entropies, ground states and independent draws, for up to about 24 spins.
 
-    The states are summed by two halves of the spins (see `samplers.exact_halves`): per group of problems that share
+    The states are summed by two halves of the spins (see `samplers.exact.halves`): per group of problems that share
     J, 2^n exponentials once and 2·2^n multiply-adds per problem in matrix products, forward; twice that backward.
     A causal mask costs each query only its own prefix. Without J and K it is tanh(βh), for any number of spins.
 
@@ -82,25 +82,25 @@ class ExactSampler(Sampler):
             m = torch.tanh(problem.beta * problem.fields)
             eye = torch.eye(problem.num_spins, dtype=torch.bool, device=problem.device)
             return (m.unsqueeze(-1) * m.unsqueeze(-2)).masked_fill(eye, 1.0)
-        return _unmasked_where_needed(problem, exact_moments.correlations, spin_axes=2, fill=1.0).to(problem.dtype)
+        return _unmasked_where_needed(problem, moments.correlations, spin_axes=2, fill=1.0).to(problem.dtype)
 
     def _entropy(self, problem: IsingProblem, key: int) -> Tensor:
         if problem.is_independent:
             two_x = 2 * problem.beta * problem.fields
             each = torch.nn.functional.softplus(two_x) - two_x * torch.sigmoid(two_x)
             return (each if problem.allowed is None else torch.where(problem.allowed, each, 0.0)).sum(-1)
-        return _unmasked_where_needed(problem, exact_moments.entropy, spin_axes=0, fill=0.0).to(problem.dtype)
+        return _unmasked_where_needed(problem, moments.entropy, spin_axes=0, fill=0.0).to(problem.dtype)
 
     def _sample(self, problem: IsingProblem, num_reads: int, key: int) -> Samples:
         if problem.is_independent:
             probability = torch.sigmoid(2 * problem.beta * problem.fields.double())
-            draws = [
+            uniforms = [
                 uniforms_like(problem.fields, key, problem.streams, num_reads, k) for k in range(problem.num_spins)
             ]
-            spins = (torch.stack(draws, -1) < probability.unsqueeze(-2)).to(torch.int8) * 2 - 1
+            spins = (torch.stack(uniforms, -1) < probability.unsqueeze(-2)).to(torch.int8) * 2 - 1
         else:
             spins = _unmasked_where_needed(
-                problem, lambda inner: exact_draws.draw(inner, num_reads, key, self._limit_bytes), spin_axes=1, fill=-1
+                problem, lambda inner: draws.draw(inner, num_reads, key, self._limit_bytes), spin_axes=1, fill=-1
             )
         energies = problem.energy(spins)
         return Samples(spins, torch.ones_like(energies), energies, {"independent": True})
@@ -109,7 +109,7 @@ class ExactSampler(Sampler):
         if problem.is_independent:
             return torch.where(problem.fields >= 0, 1, -1)
         return _unmasked_where_needed(
-            problem, lambda inner: exact_draws.ground_states(inner, self._limit_bytes), spin_axes=1, fill=-1
+            problem, lambda inner: draws.ground_states(inner, self._limit_bytes), spin_axes=1, fill=-1
         )
 
     @property

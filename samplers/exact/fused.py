@@ -1,4 +1,4 @@
-"""Compiled sums for few spins on the CPU: `samplers.exact_halves` in one pass per block of queries.
+"""Compiled sums for few spins on the CPU: `samplers.exact.halves` in one pass per block of queries.
 
 Queries are vector lanes. A kernel takes every causal prefix of a block at its own size, so nothing is clamped there;
 arbitrary masks clamp and compensate. Energies of all prefixes come from one doubling recursion over the spins,
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samplers.exact_fused_parts import add_slopes, adjoint_of_energies, contract, transpose
-from samplers.exact_halves import refuse_second_derivative, smallest_sum
-from samplers.exact_stages import (
+from samplers.exact.fused_parts import add_slopes, adjoint_of_energies, contract, transpose
+from samplers.exact.halves import refuse_second_derivative, smallest_sum
+from samplers.exact.stages import (
     centre_slopes,
     group_weights,
     load_halves,

@@ -5,7 +5,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from samplers.exact_halves import (
+from samplers.exact.halves import (
     Layout,
     balanced,
     compensated_fields,
@@ -14,8 +14,8 @@ from samplers.exact_halves import (
     signs,
     smallest_sum,
 )
-from samplers.exact_logspace import state_scores
-from samplers.exact_sums import scaled
+from samplers.exact.logspace import state_scores
+from samplers.exact.sums import scaled
 from samplers.problem import IsingProblem
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from samplers.dimod_convert import SampleSetError
-from samplers.dwave_machine import machine_name
-from samplers.dwave_tiles import Placed, Programme, Tile, place, read_out
+from samplers.dimod_bridge.convert import SampleSetError
+from samplers.dwave.machine import machine_name
+from samplers.dwave.tiles import Placed, Programme, Tile, place, read_out
 from samplers.problem import IsingProblem
 from samplers.pseudolikelihood import BetaEstimate, estimate_beta
 from samplers.samples import Samples

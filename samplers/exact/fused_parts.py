@@ -1,4 +1,4 @@
-"""Kernels of `samplers.exact_fused`: energies by doubling, and sums with queries as vector lanes.
+"""Kernels of `samplers.exact.fused`: energies by doubling, and sums with queries as vector lanes.
 
 Lane arrays have shape (states or spins, lanes). Bit k of a state is spin k and a bit of 0 is +1, so doubling by a
 spin writes the +1 half in place and the −1 half behind it.

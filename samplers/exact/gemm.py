@@ -1,16 +1,16 @@
-"""Compiled sums for more spins on the CPU: the stages of `samplers.exact_stages` around matrix products.
+"""Compiled sums for more spins on the CPU: the stages of `samplers.exact.stages` around matrix products.
 
-Same inputs and outputs as `samplers.exact_fused.FusedSum`, from about 14 spins on, where a matrix product is worth
+Same inputs and outputs as `samplers.exact.fused.FusedSum`, from about 14 spins on, where a matrix product is worth
 its call: per group and prefix two of them forward and six more backward, each over all queries of a block of lanes.
 """
 
 import numpy as np
 import torch
 
-from samplers.exact_fused import KernelArrays
-from samplers.exact_fused_parts import adjoint_of_energies
-from samplers.exact_halves import refuse_second_derivative
-from samplers.exact_stages import (
+from samplers.exact.fused import KernelArrays
+from samplers.exact.fused_parts import adjoint_of_energies
+from samplers.exact.halves import refuse_second_derivative
+from samplers.exact.stages import (
     add_products,
     centre_slopes,
     group_weights,

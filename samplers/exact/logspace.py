@@ -1,13 +1,13 @@
 """The slow, safe sum: every state of every query in log space, for queries that leave the floating-point range.
 
-Same inputs and outputs as `samplers.exact_halves.HalvesSum`, without lost queries. Cost 2^n exponentials per
+Same inputs and outputs as `samplers.exact.halves.HalvesSum`, without lost queries. Cost 2^n exponentials per
 query, in blocks of queries that fit the memory limit.
 """
 
 import torch
 from torch import Tensor
 
-from samplers.exact_halves import EnergyGradient, Layout, log_weights, refuse_second_derivative, signs
+from samplers.exact.halves import EnergyGradient, Layout, log_weights, refuse_second_derivative, signs
 
 
 def half_scores(fields: Tensor, clamped: Tensor | None) -> Tensor:

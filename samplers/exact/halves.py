@@ -8,7 +8,7 @@ queries of a group. With a(s) = Σ_j g_j s_j for an incoming gradient g, the bac
 
 A spin that is not allowed is clamped to +1 (factors 1 and 0) after its J column is taken off the others' fields.
 Every entry of u, v and W lies in [0, 1], so a sum Z above `smallest_sum` is right to the dtype's precision; a
-query below it is reported in `lost` and contributes nothing, for `samplers.exact_logspace` to redo.
+query below it is reported in `lost` and contributes nothing, for `samplers.exact.logspace` to redo.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,11 @@
-"""The stages of a compiled sum over a block of lanes, shared by `samplers.exact_fused` and `samplers.exact_gemm`.
+"""The stages of a compiled sum over a block of lanes, shared by `samplers.exact.fused` and `samplers.exact.gemm`.
 
 The contractions with W stand between the stages: in a kernel for few spins, in a matrix product for more.
 """
 
 import numpy as np
 
-from samplers.exact_fused_parts import (
+from samplers.exact.fused_parts import (
     compensate,
     double_products,
     double_sums,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from samplers.base import Capabilities, Sampler
-from samplers.dimod_convert import bqms, dimod_biases, problem_seeds, rows_of_sampleset
-from samplers.dimod_laws import (
+from samplers.dimod_bridge.convert import bqms, dimod_biases, problem_seeds, rows_of_sampleset
+from samplers.dimod_bridge.laws import (
     Law,
     annealing_kwargs,
     check_schedule,

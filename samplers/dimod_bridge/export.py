@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from samplers.base import Sampler
-from samplers.dimod_convert import problem_of_bqm
+from samplers.dimod_bridge.convert import problem_of_bqm
 from samplers.errors import InvalidOptionError, NotSupportedError, did_you_mean
 from samplers.problem import IsingProblem
 from samplers.registry import get_sampler

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from samplers.exact_halves import HalvesSum, balanced, clamped_energy, compensated_fields
-from samplers.exact_logspace import LogSpaceSum
+from samplers.exact.halves import HalvesSum, balanced, clamped_energy, compensated_fields
+from samplers.exact.logspace import LogSpaceSum
 from samplers.problem import IsingProblem
 
 # On CPUs: up to here a kernel does all, up to there kernels prepare matrix products, above W is made in blocks.
@@ -91,8 +91,8 @@ def _compiled_sums(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(m, log Z, lost) of fields (G, B, P, size), whose position p has the first size − P + 1 + p spins."""
     # They compile kernels, so they are imported only where these are used.
-    from samplers.exact_fused import FusedSum
-    from samplers.exact_gemm import GemmSum
+    from samplers.exact.fused import FusedSum
+    from samplers.exact.gemm import GemmSum
 
     couplings = inner.couplings.squeeze(1) if inner.has_couplings else None
     triples = None if inner.triples is None else inner.triples.squeeze(1)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from samplers.annealing import initial_states
 from samplers.base import Capabilities, Sampler
-from samplers.dimod_convert import dimod_biases
-from samplers.dwave_calls import PlannedCall, Query, Run, make_query, plan_calls, programmed_beta, run_calls
-from samplers.dwave_machine import (
+from samplers.dimod_bridge.convert import dimod_biases
+from samplers.dwave.calls import PlannedCall, Query, Run, make_query, plan_calls, programmed_beta, run_calls
+from samplers.dwave.machine import (
     DryRun,
     access_seconds,
     check_timing,
@@ -20,8 +20,8 @@ from samplers.dwave_machine import (
     machine_name,
     reads_per_call,
 )
-from samplers.dwave_temperature import DeviceBeta
-from samplers.dwave_tiles import Tile, find_tiles, room
+from samplers.dwave.temperature import DeviceBeta
+from samplers.dwave.tiles import Tile, find_tiles, room
 from samplers.errors import InvalidOptionError, NotSupportedError, did_you_mean
 from samplers.options import option
 from samplers.problem import IsingProblem

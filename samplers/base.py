@@ -59,7 +59,7 @@ class Sampler(abc.ABC):
     """
 
     name: ClassVar[str] = ""
-    seed: int = option(0, help="seed of the calls that are given none; any integer")
+    seed: int = option(default=0, help="seed of the calls that are given none; any integer")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -10,14 +10,17 @@ from samplers.errors import InvalidOptionError, did_you_mean
 
 
 def option(
-    default: Any,
     *,
+    default: Any,
     help: str,
     minimum: float | None = None,
     maximum: float | None = None,
     choices: tuple | None = None,
 ) -> Any:
-    """A sampler option with its default, one line of help, and what values it takes (None is let through)."""
+    """A sampler option with its default, one line of help, and what values it takes (None is let through).
+
+    `default` is a keyword because type checkers see a field's default under no other form.
+    """
     metadata = {"help": help, "minimum": minimum, "maximum": maximum, "choices": choices}
     return dataclasses.field(default=default, metadata=metadata)
 

@@ -19,10 +19,10 @@ from samplers.problem import IsingProblem
 class _Variational(Sampler):
     """What the three share: options, the fixed point over grouped problems, masks, linear response."""
 
-    damping: float = option(0.5, help="share of the old state kept in each iteration", minimum=0, maximum=0.99)
-    tolerance: float = option(1e-9, help="largest change that counts as converged", minimum=0, maximum=0.1)
-    max_iterations: int = option(1000, help="budget of iterations, forward and backward", minimum=1)
-    warm_start: bool = option(False, help="start from the last call's solution where the shapes agree")
+    damping: float = option(default=0.5, help="share of the old state kept in each iteration", minimum=0, maximum=0.99)
+    tolerance: float = option(default=1e-9, help="largest change that counts as converged", minimum=0, maximum=0.1)
+    max_iterations: int = option(default=1000, help="budget of iterations, forward and backward", minimum=1)
+    warm_start: bool = option(default=False, help="start from the last call's solution where the shapes agree")
 
     def __post_init__(self) -> None:
         super().__post_init__()

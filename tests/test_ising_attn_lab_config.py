@@ -15,15 +15,15 @@ from samplers import Capabilities, InvalidOptionError, Sampler, UnknownSamplerEr
 class Probe(Sampler):
     """A sampler with an option of every kind."""
 
-    layers: int = option(4, help="number of layers", minimum=1, maximum=100)
-    engine: Any = option("statevector", help="what computes", choices=("statevector", "aer"))
-    shots: int | None = option(None, help="shots; None for exact probabilities", minimum=1)
-    schedule: str | object = option("ramp", help="name or path of a schedule, or a schedule object")
-    noise: object = option(None, help="a noise model; from Python alone")
-    filters: Any = option(None, help="text such as a=1, or an object")
-    calibrate: bool | None = option(None, help="None to decide by itself")
-    monotone: bool = option(True, help="whether the schedule must be monotone")
-    offset: float = option(0.0, help="an offset")
+    layers: int = option(default=4, help="number of layers", minimum=1, maximum=100)
+    engine: Any = option(default="statevector", help="what computes", choices=("statevector", "aer"))
+    shots: int | None = option(default=None, help="shots; None for exact probabilities", minimum=1)
+    schedule: str | object = option(default="ramp", help="name or path of a schedule, or a schedule object")
+    noise: object = option(default=None, help="a noise model; from Python alone")
+    filters: Any = option(default=None, help="text such as a=1, or an object")
+    calibrate: bool | None = option(default=None, help="None to decide by itself")
+    monotone: bool = option(default=True, help="whether the schedule must be monotone")
+    offset: float = option(default=0.0, help="an offset")
 
     @property
     def capabilities(self) -> Capabilities:

@@ -24,9 +24,9 @@ from samplers.streams import derive_key, uniforms
 class Coin(Sampler):
     """Uniform spins, whatever the problem: enough to test the machinery around samplers."""
 
-    num_reads: int = option(10, help="reads", minimum=2, maximum=100)
-    flavour: str = option("plain", help="a choice", choices=("plain", "salted"))
-    scale: float | None = option(None, help="a number or None", minimum=0)
+    num_reads: int = option(default=10, help="reads", minimum=2, maximum=100)
+    flavour: str = option(default="plain", help="a choice", choices=("plain", "salted"))
+    scale: float | None = option(default=None, help="a number or None", minimum=0)
 
     @property
     def capabilities(self) -> Capabilities:

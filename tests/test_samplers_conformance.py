@@ -16,7 +16,7 @@ from samplers.streams import uniforms_like
 class Reference(Sampler):
     """Independent draws by inverting the cumulative law; every planted fault below is one change to it."""
 
-    num_reads: int = option(500, help="reads", minimum=1)
+    num_reads: int = option(default=500, help="reads", minimum=1)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -32,8 +32,8 @@ class BandSampler(Sampler):
     """
 
     name = "band"
-    width: int | None = option(None, help="how far couplings reach; none: found from J", minimum=1, maximum=12)
-    memory_limit: float = option(1.0, help="GiB for messages of draws and ground states", minimum=0.01)
+    width: int | None = option(default=None, help="how far couplings reach; none: found from J", minimum=1, maximum=12)
+    memory_limit: float = option(default=1.0, help="GiB for messages of draws and ground states", minimum=0.01)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -30,21 +30,27 @@ class QuantumMCMCSampler(Sampler):
 
     name: ClassVar[str] = "quantum-mcmc"
 
-    num_reads: int = option(256, help="chains per problem", minimum=1)
-    num_steps: int = option(50, help="proposals of each chain", minimum=0)
-    gamma_low: float = option(0.25, help="least share γ of the mixer in the Hamiltonian", minimum=0.0, maximum=1.0)
-    gamma_high: float = option(0.6, help="largest share γ of the mixer", minimum=0.0, maximum=1.0)
-    time_low: float = option(2.0, help="shortest evolution", minimum=0.0)
-    time_high: float = option(20.0, help="longest evolution", minimum=0.0)
-    trotter_step: float = option(0.8, help="longest Trotter step; a coarse one costs acceptance only", minimum=0.01)
+    num_reads: int = option(default=256, help="chains per problem", minimum=1)
+    num_steps: int = option(default=50, help="proposals of each chain", minimum=0)
+    gamma_low: float = option(
+        default=0.25, help="least share γ of the mixer in the Hamiltonian", minimum=0.0, maximum=1.0
+    )
+    gamma_high: float = option(default=0.6, help="largest share γ of the mixer", minimum=0.0, maximum=1.0)
+    time_low: float = option(default=2.0, help="shortest evolution", minimum=0.0)
+    time_high: float = option(default=20.0, help="longest evolution", minimum=0.0)
+    trotter_step: float = option(
+        default=0.8, help="longest Trotter step; a coarse one costs acceptance only", minimum=0.01
+    )
     engine: Any = option(
-        "statevector",
+        default="statevector",
         help="what runs the proposals: a name, a Qiskit SamplerV2, or an object with the methods of AerEngine",
         choices=("statevector", "aer"),
     )
-    memory_limit: float = option(1.0, help="GiB that simulated states may take at once", minimum=0.0)
+    memory_limit: float = option(default=1.0, help="GiB that simulated states may take at once", minimum=0.0)
     gradient: Literal["covariance", "straight-through", "none"] = option(
-        "covariance", help="how magnetizations are differentiated", choices=("covariance", "straight-through", "none")
+        default="covariance",
+        help="how magnetizations are differentiated",
+        choices=("covariance", "straight-through", "none"),
     )
 
     def __post_init__(self) -> None:

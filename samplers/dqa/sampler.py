@@ -58,34 +58,38 @@ class DQASampler(Sampler):
 
     name = "dqa"
     engine: Any = option(
-        "statevector",
+        default="statevector",
         help="what runs the layers: a name, a Qiskit SamplerV2, or an object with the methods of AerEngine",
         choices=("statevector", "aer"),
     )
-    schedule: Any = option("ramp", help="name of a schedule, path of a JSON file, or a schedule object")
-    num_layers: int | None = option(None, help="Trotter steps of an anneal; default: the schedule's own", minimum=1)
-    calibrate: bool | None = option(None, help="divide fields and couplings by their β_k; default: as the schedule")
-    shots: int | None = option(None, help="measurements per problem; default: exact probabilities", minimum=1)
-    num_reads: int = option(1000, help="draws of `sample` and `ground_state` when shots is not set", minimum=1)
+    schedule: Any = option(default="ramp", help="name of a schedule, path of a JSON file, or a schedule object")
+    num_layers: int | None = option(
+        default=None, help="Trotter steps of an anneal; default: the schedule's own", minimum=1
+    )
+    calibrate: bool | None = option(
+        default=None, help="divide fields and couplings by their β_k; default: as the schedule"
+    )
+    shots: int | None = option(default=None, help="measurements per problem; default: exact probabilities", minimum=1)
+    num_reads: int = option(default=1000, help="draws of `sample` and `ground_state` when shots is not set", minimum=1)
     gradient: str = option(
-        "auto",
+        default="auto",
         help="how marginals are differentiated",
         choices=("auto", "adjoint", "parameter-shift", "straight-through", "covariance", "none"),
     )
     correction: str = option(
-        "none",
+        default="none",
         help="importance: weigh draws by exp(−βE)/p, p being the simulated law, so that averages become Boltzmann's",
         choices=("none", "importance"),
     )
     precision: str = option(
-        "auto", help="of the simulation; auto follows the problem's dtype", choices=("auto", "single", "double")
+        default="auto", help="of the simulation; auto follows the problem's dtype", choices=("auto", "single", "double")
     )
-    memory_limit: float = option(1.0, help="GiB that simulated states may take at once", minimum=0.0)
+    memory_limit: float = option(default=1.0, help="GiB that simulated states may take at once", minimum=0.0)
     device: str = option(
-        "CPU", help="of the engine 'aer'; the state vector follows the problem", choices=("CPU", "GPU")
+        default="CPU", help="of the engine 'aer'; the state vector follows the problem", choices=("CPU", "GPU")
     )
-    method: str = option("automatic", help="simulation method of the engine 'aer'")
-    noise: Any = option(None, help="noise of the engine 'aer': what samplers.dqa.noise.as_noise takes")
+    method: str = option(default="automatic", help="simulation method of the engine 'aer'")
+    noise: Any = option(default=None, help="noise of the engine 'aer': what samplers.dqa.noise.as_noise takes")
 
     def __post_init__(self) -> None:
         super().__post_init__()

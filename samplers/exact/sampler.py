@@ -35,9 +35,11 @@ class ExactSampler(Sampler):
 
     name = "exact"
     max_spins: int = option(
-        24, help="most spins of one problem; time and memory double with each", minimum=1, maximum=30
+        default=24, help="most spins of one problem; time and memory double with each", minimum=1, maximum=30
     )
-    memory_limit: float = option(2.0, help="GiB for tables of states; larger ones are made in blocks", minimum=0.01)
+    memory_limit: float = option(
+        default=2.0, help="GiB for tables of states; larger ones are made in blocks", minimum=0.01
+    )
 
     @property
     def capabilities(self) -> Capabilities:

@@ -48,24 +48,34 @@ class GibbsSampler(Sampler):
 
     name: ClassVar[str] = "gibbs"
 
-    num_chains: int = option(64, help="chains per problem", minimum=1)
-    num_sweeps: int = option(128, help="sweeps averaged after burn-in (between checks, with tolerance)", minimum=2)
-    burn_in: int = option(64, help="sweeps of a new chain that are thrown away", minimum=1)
-    anneal: bool = option(True, help="whether the first half of burn-in rises from a high temperature")
-    num_reads: int = option(512, help="reads of `sample`, and of the covariance gradient (chains × kept)", minimum=1)
-    thinning: int | None = option(None, help="sweeps between reads of a chain in `sample`; None: own chains", minimum=1)
-    tolerance: float | None = option(None, help="go on until the standard error is below this", minimum=1e-5)
-    max_sweeps: int = option(16384, help="sweeps per chain after which `tolerance` gives up", minimum=2)
-    num_temperatures: int = option(
-        1, help="replicas of parallel tempering: 1, 2, 4, 8, 16 or 32", minimum=1, maximum=32
+    num_chains: int = option(default=64, help="chains per problem", minimum=1)
+    num_sweeps: int = option(
+        default=128, help="sweeps averaged after burn-in (between checks, with tolerance)", minimum=2
     )
-    hottest: float = option(0.1, help="lowest β of tempering, as a part of β", minimum=1e-3, maximum=1.0)
-    persistent: bool = option(False, help="go on with the chains of the call before (same shape) without burn-in")
+    burn_in: int = option(default=64, help="sweeps of a new chain that are thrown away", minimum=1)
+    anneal: bool = option(default=True, help="whether the first half of burn-in rises from a high temperature")
+    num_reads: int = option(
+        default=512, help="reads of `sample`, and of the covariance gradient (chains × kept)", minimum=1
+    )
+    thinning: int | None = option(
+        default=None, help="sweeps between reads of a chain in `sample`; None: own chains", minimum=1
+    )
+    tolerance: float | None = option(default=None, help="go on until the standard error is below this", minimum=1e-5)
+    max_sweeps: int = option(default=16384, help="sweeps per chain after which `tolerance` gives up", minimum=2)
+    num_temperatures: int = option(
+        default=1, help="replicas of parallel tempering: 1, 2, 4, 8, 16 or 32", minimum=1, maximum=32
+    )
+    hottest: float = option(default=0.1, help="lowest β of tempering, as a part of β", minimum=1e-3, maximum=1.0)
+    persistent: bool = option(
+        default=False, help="go on with the chains of the call before (same shape) without burn-in"
+    )
     gradient: Literal["covariance", "straight-through", "none"] = option(
-        "covariance", help="how magnetizations are differentiated", choices=("covariance", "straight-through", "none")
+        default="covariance",
+        help="how magnetizations are differentiated",
+        choices=("covariance", "straight-through", "none"),
     )
     engine: Literal["auto", "numba", "torch"] = option(
-        "auto", help="numba on CPUs and torch elsewhere, or one of them", choices=("auto", "numba", "torch")
+        default="auto", help="numba on CPUs and torch elsewhere, or one of them", choices=("auto", "numba", "torch")
     )
 
     def __post_init__(self) -> None:

@@ -129,11 +129,16 @@ class BoltzmannAttention(Attention):
                 allowed=allowed,
             )
 
-    # Samplers are no torch graphs: compiled kernels, timers, simulators.
-    @torch.compiler.disable
     def _weights(
         self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
     ) -> Float[Tensor, "batch heads t t"]:
+        # Samplers are no torch graphs: compiled kernels, timers, simulators. (As a decorator, `disable` would load
+        # torch's compiler on import, which takes seconds.)
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(self._sampled_weights)(fields, allowed)
+        return self._sampled_weights(fields, allowed)
+
+    def _sampled_weights(self, fields: Tensor, allowed: Tensor) -> Tensor:
         problem = self._problem(fields, allowed)
         with torch.autocast(fields.device.type, enabled=False):
             return marginal_weights(self.sampler, problem)

@@ -120,6 +120,7 @@ def test_sampler_options_are_flags_with_or_without_equals():
     ours = parse("--sampler", "config-probe", "--sampler.layers=20", "--sampler.engine", "aer", "--sampler.no-monotone")
     assert ours.sampler_options == {"layers": 20, "engine": "aer", "monotone": False}
     sampler = ours.make_sampler(seed=5, layers=2)
+    assert isinstance(sampler, Probe)
     assert (sampler.layers, sampler.engine, sampler.seed) == (20, "aer", 5)
 
 

@@ -80,13 +80,14 @@ def test_devices_are_checked(monkeypatch):
 
 
 def shown(*, terminal: bool) -> str:
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=80, color_system=None)
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=terminal, width=80, color_system=None)
     with training_progress("seed 0", console=console) as progress:
         progress.start(0, 200)
         for step in range(1, 101):
             progress.advance(step, {"loss": 1 / step, "accuracy": 0.5, "error": 3.0})
         progress.evaluated(100, {"loss": 0.25, "accuracy": 0.875})
-    return console.file.getvalue()
+    return text.getvalue()
 
 
 def test_files_get_a_plain_line_at_each_evaluation():

@@ -23,7 +23,12 @@ def figures(monkeypatch):
     """The figures that were saved, so that a test can look into them."""
     saved = []
     save = plots.save_figure
-    monkeypatch.setattr(plots, "save_figure", lambda figure, path: (saved.append(figure), save(figure, path)))
+
+    def kept(figure, path):
+        saved.append(figure)
+        save(figure, path)
+
+    monkeypatch.setattr(plots, "save_figure", kept)
     return saved
 
 

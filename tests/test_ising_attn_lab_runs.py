@@ -102,6 +102,7 @@ def test_a_killed_process_gives_the_folder_back(tmp_path):
     root = Path(__file__).resolve().parent.parent
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root) as process:
         try:
+            assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             with pytest.raises(RunFolderError, match="in use by another process"):
                 RunFolder.create(tmp_path, config={}, resume=True)
@@ -157,7 +158,16 @@ def test_written_files_have_the_usual_permissions(tmp_path):
 
 def test_bytes_reach_the_disk_before_the_name_changes(tmp_path, monkeypatch):
     order, fsync, replace = [], os.fsync, Path.replace
-    monkeypatch.setattr(files.os, "fsync", lambda fd: (order.append("fsync"), fsync(fd))[1])
-    monkeypatch.setattr(files.Path, "replace", lambda a, b: (order.append("replace"), replace(a, b))[1])
+
+    def noted_fsync(fd):
+        order.append("fsync")
+        return fsync(fd)
+
+    def noted_replace(path, target):
+        order.append("replace")
+        return replace(path, target)
+
+    monkeypatch.setattr(files.os, "fsync", noted_fsync)
+    monkeypatch.setattr(files.Path, "replace", noted_replace)
     write_json(tmp_path / "x", 1)
     assert order[:2] == ["fsync", "replace"]

@@ -85,7 +85,7 @@ class UnsymmetricCouplings(Reference):
         return dataclasses.replace(samples, energies=problem.energy(samples.spins))
 
 
-FAULTS = {
+FAULTS: dict[type[Sampler], str] = {
     ColderByATenth: "draws-follow-the-law",
     WrongSign: "sign-and-temperature-of-one-spin",
     EqualReads: "seeds-repeat-and-differ",

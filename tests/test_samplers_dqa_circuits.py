@@ -24,7 +24,9 @@ def test_gates_and_angles_are_those_of_layers():
     circuit = circuits.problem_circuit(FIELDS, COUPLINGS, LAYERS)
     seen = [(i.operation.name, tuple(circuit.find_bit(q).index for q in i.qubits), i.params) for i in circuit.data]
     first = seen[3:11]
-    expected = [("rz", (j,), -2 * 0.3 * h) for j, h in enumerate([0.9, -0.4, 0.2])]
+    expected: list[tuple[str, tuple[int, ...], float]] = [
+        ("rz", (j,), -2 * 0.3 * h) for j, h in enumerate([0.9, -0.4, 0.2])
+    ]
     expected += [("rzz", (0, 1), -2 * 0.2 * 0.5), ("rzz", (0, 2), -2 * 0.2 * -0.3)]
     expected += [("rx", (j,), -2 * 0.6) for j in range(3)]
     assert [(name, qubits) for name, qubits, _ in first] == [(name, qubits) for name, qubits, _ in expected]
@@ -108,7 +110,7 @@ def test_drawing():
     text = str(circuits.draw_circuit(circuit))
     assert "Rz(rz_0_0)" in text and "ZZ(rzz_0_0_1)" in text
     with pytest.raises(InvalidOptionError, match="'text' or 'mpl'"):
-        circuits.draw_circuit(circuit, output="latex")  # type: ignore[arg-type]
+        circuits.draw_circuit(circuit, output="latex")
     from qiskit.utils import optionals
 
     with (

@@ -58,7 +58,8 @@ class Counting:
     exact = True
 
     def __init__(self) -> None:
-        self.engine, self.circuits, self.keys = AerEngine(), 0, []
+        self.engine, self.circuits = AerEngine(), 0
+        self.keys: list[int] = []
 
     def probabilities_at(self, angles: GateAngles) -> Tensor:
         self.circuits += angles.num_problems

@@ -1,5 +1,7 @@
 """Quantum-enhanced chains: symmetry, invariance, the chain against its transition matrices, the sampler's contract."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -49,6 +51,7 @@ def test_proposals_are_symmetric_at_any_trotter_step(step: float):
 def test_fine_steps_tend_to_the_exact_evolution():
     problem, (gamma, time) = make_problem(1, 1, 3), (0.45, 3.0)
     fields, couplings = scaled(problem)
+    assert couplings is not None
     table = spin_table(3)
     energy = -(table @ fields[0, 0]) - 0.5 * ((table @ couplings[0, 0]) * table).sum(-1)
     flips = torch.zeros(8, 8, dtype=torch.float64)
@@ -88,6 +91,7 @@ def test_a_chain_has_the_law_of_the_product_of_its_matrices():
         moves = spectrum.proposal_matrix(problem, proposal.draw(key, step))
         law = torch.einsum("ps,pst->pt", law, spectrum.metropolis_matrix(problem, moves))
     run = quantum_chains(problem, num_chains=4000, num_steps=steps, key=key, keep_history=True)
+    assert run.history is not None
     assert torch.equal(run.history[..., -1], run.index) and run.history.shape == (2, 4000, 3)
     for own in range(2):
         assert abs(chi_square(run.index[own], law[own])) < 4.5
@@ -134,7 +138,7 @@ def test_many_steps_reach_the_boltzmann_law():
 
 def test_chains_depend_on_key_stream_and_chain_alone():
     problem = make_problem(2, 2, 3)
-    options = {"num_steps": 4, "key": 3}
+    options: dict[str, Any] = {"num_steps": 4, "key": 3}
     whole = quantum_chains(problem, num_chains=6, **options).index
     assert torch.equal(whole[2:], quantum_chains(problem[1:], num_chains=6, **options).index)
     assert torch.equal(whole[:, :2], quantum_chains(problem, num_chains=2, **options).index)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from samplers import IsingProblem, Samples, enumeration, get_sampler
+from samplers.dqa import DQASampler
 from samplers.dqa.reweighting import efficiency, log_partition_estimate, log_weights, reweighted
 from samplers.errors import InvalidOptionError, InvalidProblemError
 from samplers.states import spin_table
@@ -65,7 +66,7 @@ def test_weights_by_hand():
 
 def test_log_partition_and_effective_size_from_draws():
     problem = make_problem(3)
-    sampler = get_sampler("dqa", num_layers=8)
+    sampler = DQASampler(num_layers=8)
     law, draws = sampler.probabilities(problem), sampler.sample(problem, READS, seed=2)
     log_p, log_z = enumeration.log_probabilities(problem)
     share = efficiency(law, log_p.exp())
@@ -88,7 +89,7 @@ def test_covariance_gradient_is_that_of_the_boltzmann_law():
 
 def test_refusals():
     problem = make_problem(2)
-    sampler = get_sampler("dqa", num_layers=4)
+    sampler = DQASampler(num_layers=4)
     draws, law = sampler.sample(problem, 5), sampler.probabilities(problem)
     with pytest.raises(InvalidProblemError, match=r"must be \(2, 32\)"):
         reweighted(problem, draws, law[0])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from samplers import InvalidOptionError, IsingProblem, ProblemTooLargeError, conformance, enumeration, get_sampler
-from samplers.dqa import AngleSchedule, CoarseScheduleWarning, Layers, reference
+from samplers.dqa import AngleSchedule, CoarseScheduleWarning, DQASampler, Layers, reference
 from samplers.dqa.schedules import free_angles, linear_ramp, save_schedule
 from samplers.states import spin_table
 
@@ -31,7 +31,7 @@ def test_contract_with_shots(check):
 
 def test_magnetization_is_that_of_the_reference_circuit_at_beta():
     problem = gaussian(3, beta=1.3)
-    sampler = get_sampler("dqa", num_layers=6, calibrate=False, schedule=linear_ramp(2.0, 2.0))
+    sampler = DQASampler(num_layers=6, calibrate=False, schedule=linear_ramp(2.0, 2.0))
     layers = linear_ramp(2.0, 2.0).layers(6)
     scaled = Layers(1.3 * layers.fields, 1.3 * layers.couplings, layers.mixer)
     slow = torch.stack([reference.probabilities(h, problem.couplings, scaled) for h in problem.fields])
@@ -82,7 +82,7 @@ def test_angles_of_a_schedule_can_be_trained():
 def test_covariance_gradient_is_that_of_the_law_of_the_circuit():
     problem = gaussian(3, beta=0.7)
     h = problem.fields.clone().requires_grad_()
-    sampler = get_sampler("dqa", gradient="covariance")
+    sampler = DQASampler(gradient="covariance")
     value = sampler.magnetization(IsingProblem(h, problem.couplings, beta=0.7))
     value[:, 1].sum().backward()
     law, table = sampler.probabilities(problem), spin_table(4)
@@ -128,9 +128,9 @@ def test_adjoint_with_shots_has_noisy_values_and_the_gradient_of_the_circuit():
 def test_probabilities_of_masked_problems():
     allowed = torch.tensor([[True, False, True], [False, False, False]])
     problem = gaussian(2, n=3, allowed=allowed)
-    law = get_sampler("dqa").probabilities(problem)
+    law = DQASampler().probabilities(problem)
     small = IsingProblem(problem.fields[:1, [0, 2]], problem.couplings[[0, 2]][:, [0, 2]])
-    own = get_sampler("dqa").probabilities(small)[0]
+    own = DQASampler().probabilities(small)[0]
     expected = torch.zeros(2, 8, dtype=torch.float64)
     for bit0 in (0, 1):
         for bit2 in (0, 1):

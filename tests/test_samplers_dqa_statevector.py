@@ -132,7 +132,8 @@ LAYOUTS += [(9, 1, 9), (10, 2, 3), (11, 1, 2), (12, 1, 2), (13, 1, 1)]
 def test_kernels_equal_torch(num_spins, groups, queries, precision, marginals):
     h, j = gaussian(groups, queries, num_spins, seed=num_spins)
     # Mixers of either sign and beyond a quarter turn.
-    layers = Layers(*(2 * t - 1 for t in (some_layers(3, 1).fields, some_layers(3, 2).fields)), mixer_of_all_turns())
+    fields, couplings = (2 * some_layers(3, seed).fields - 1 for seed in (1, 2))
+    layers = Layers(fields, couplings, mixer_of_all_turns())
     weights, results = None, []
     for compiled in (False, True):
         engine = StateVectorEngine("double" if not compiled else precision, compiled=compiled)

@@ -8,7 +8,7 @@ import torch
 
 from samplers import IsingProblem, NotSupportedError, ProblemTooLargeError, get_sampler
 from samplers.enumeration import ground_states, log_probabilities, moments
-from samplers.exact import sums
+from samplers.exact import ExactSampler, sums
 from samplers.states import index_of_spins
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -166,8 +166,7 @@ def test_extreme_numbers(field, scale, mask, dtype):
 @pytest.mark.parametrize("mask", ["causal", "random", None])
 def test_gradcheck(mask):
     problem = random_problem((2, 4, 4), mask=mask)
-    basis = [mask_of(t) for t in itertools.combinations(range(4), 3)]
-    basis = torch.stack(basis).double()
+    basis = torch.stack([mask_of(t) for t in itertools.combinations(range(4), 3)]).double()
     strength = torch.tensor([0.3, -0.5, 0.2, 0.7], dtype=torch.float64)
 
     def value(h, j, k):
@@ -198,7 +197,7 @@ def test_second_derivative_is_refused():
 def test_rows_with_nothing_allowed(dtype):
     problem = random_problem((4, 5), dtype=dtype, mask="random", scale=20.0)
     problem.allowed[1] = False
-    sampler = get_sampler("exact")
+    sampler = ExactSampler()
     m = sampler.magnetization(problem)
     assert torch.equal(m[1].detach(), torch.full((5,), -1.0, dtype=dtype))
     gradients = torch.autograd.grad(m.sum(), leaves(problem))
@@ -218,7 +217,7 @@ def test_correlations_and_entropy(mask, scale):
         other = twin(problem)
         log_p, _ = log_probabilities(other)
         entropy = -(log_p.exp() * log_p.clamp_min(-1e300)).sum(-1)
-        sampler = get_sampler("exact")
+        sampler = ExactSampler()
         truth = moments(other)[1]
         got = sampler.correlations(problem)
         torch.testing.assert_close(got, truth, atol=1e-9, rtol=0)
@@ -230,7 +229,7 @@ def test_correlations_and_entropy(mask, scale):
 def test_independent_spins_of_any_number():
     h = torch.linspace(-2, 2, 60, dtype=torch.float64).requires_grad_()
     problem = IsingProblem(h, beta=1.5)
-    sampler = get_sampler("exact")
+    sampler = ExactSampler()
     torch.testing.assert_close(sampler.magnetization(problem), torch.tanh(1.5 * h))
     torch.testing.assert_close(sampler.log_partition(problem), torch.log(2 * torch.cosh(1.5 * h)).sum())
     small = IsingProblem(h[:10], torch.zeros(10, 10, dtype=torch.float64), beta=1.5)

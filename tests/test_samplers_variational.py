@@ -6,7 +6,7 @@ import torch
 from samplers import IsingProblem, NotSupportedError, get_sampler
 from samplers.enumeration import moments
 from samplers.fixed_point import solve
-from samplers.variational import _symmetric
+from samplers.variational import _symmetric, _Variational
 
 NAMES = ("mean-field", "tap", "bethe")
 
@@ -70,11 +70,13 @@ def test_implicit_gradient_equals_the_unrolled_one(name: str):
     h, j = base.fields.clone().requires_grad_(), base.couplings.clone().requires_grad_()
     p = IsingProblem(h, j, allowed=allowed, beta=0.8)
     sampler = get_sampler(name, tolerance=1e-13)
+    assert isinstance(sampler, _Variational)
     direction = torch.randn(2, n, n, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     implicit = torch.autograd.grad((sampler.magnetization(p) * direction).sum(), [h, j], retain_graph=True)
 
     grouped = p.grouped()
     inner = _symmetric(grouped.problem)
+    assert inner.allowed is not None
     mask = inner.allowed.double()
     state = torch.zeros(sampler._shape(*inner.fields.shape), dtype=torch.float64)
     for _ in range(200):

@@ -24,7 +24,7 @@ from samplers.dqa.layers import Layers
 from samplers.errors import InvalidOptionError, ProblemTooLargeError
 from samplers.problem import IsingProblem
 from samplers.states import spin_table, spins_of_index
-from samplers.streams import derive_key, uniforms
+from samplers.streams import derive_key, uniforms, uniforms_like
 
 MAX_SPINS = 16
 # The state, its phase, a rotated copy and its cumulative probabilities.
@@ -148,7 +148,8 @@ def quantum_chains(
     measured once for each chain and step. Noise that makes s → s' and s' → s unequally likely, such as relaxation,
     then biases the chain.
 
-    Chains start from uniform states unless `start` says otherwise; their law tends to the Boltzmann law at β.
+    Chains start from the Boltzmann law of the fields alone (J = 0) unless `start` says otherwise; their law tends to
+    the Boltzmann law at β.
     Draws depend on (key, stream, chain, step) alone. The evolution is simulated as a state vector in double
     precision. Cost per step, for each chain or, if there are fewer, each of the 2ⁿ states: about t/step · n · 2ⁿ. Not
     exact for finite `num_steps`.
@@ -194,8 +195,8 @@ def quantum_chains(
         )
         if engine is not None:
             run.device = _Device(engine, fields[part], None if couplings is None else couplings[part])
-        own = None if start is None else start[part].to(problem.device)
-        runs.append(run.chains(proposal, num_chains, num_steps, own, keep_history))
+        own = _free_start(problem, num_chains, key)[part] if start is None else start[part].to(problem.device)
+        runs.append(run.chains(proposal, num_steps, own, keep_history))
     return _joined(runs, problem)
 
 
@@ -206,12 +207,8 @@ class _Run:
         self.table, self.scores, self.streams, self.key, self.fitting = table, scores, streams, key, fitting
         self.device: _Device | None = None
 
-    def chains(
-        self, proposal: QuantumProposal, num_chains: int, num_steps: int, start: Tensor | None, keep_history: bool
-    ) -> QuantumChains:
-        problems, states = self.scores.shape
-        if start is None:
-            start = (self._uniforms(num_chains, 0, 1) * states).to(torch.int64)
+    def chains(self, proposal: QuantumProposal, num_steps: int, start: Tensor, keep_history: bool) -> QuantumChains:
+        problems, num_chains = start.shape
         index, history, layers = start.clone(), [], 0
         moved, accepted = (torch.zeros(problems, dtype=torch.float64, device=index.device) for _ in range(2))
         for step in range(num_steps):
@@ -260,8 +257,17 @@ class _Run:
         return (state.real**2 + state.imag**2).cumsum(0).permute(1, 2, 0).contiguous()
 
     def _uniforms(self, num_chains: int, step: int, purpose: int) -> Tensor:
-        drawn = uniforms(derive_key(self.key, purpose), self.streams, num_chains, step)
-        return torch.from_numpy(drawn).to(self.scores.device)
+        return uniforms_like(self.scores, derive_key(self.key, purpose), self.streams, num_chains, step)
+
+
+def _free_start(problem: IsingProblem, num_chains: int, key: int) -> Int[Tensor, "problems chains"]:
+    """States drawn from the law of the fields alone, P(s_j = +1) = 1 / (1 + exp(−2βh_j))."""
+    up = torch.sigmoid(2 * problem.beta * problem.fields.to(torch.float64)).flatten(0, 1)
+    index = torch.zeros(len(up), num_chains, dtype=torch.int64, device=up.device)
+    for k in range(problem.num_spins):
+        u = uniforms_like(up, derive_key(key, 1), problem.streams.flatten(), num_chains, k)
+        index += (u >= up[:, k : k + 1]).to(torch.int64) << k
+    return index
 
 
 @dataclass(frozen=True)

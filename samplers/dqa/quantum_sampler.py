@@ -17,7 +17,7 @@ from samplers.supports import SupportPart, SupportSplit
 
 
 class QuantumMCMCSampler(Sampler):
-    """Every read is the end of a chain of its own, from a uniform state, after `num_steps` proposals.
+    """Every read is the end of a chain of its own, after `num_steps` proposals from a draw of the fields' law (J = 0).
 
     Proposals are quantum evolutions of the chain's state, accepted by Metropolis' rule (Layden et al. 2023; see
     `samplers.dqa.quantum_mcmc`). Reads are independent; their law tends to the Boltzmann law at β as steps grow, so it

@@ -70,12 +70,23 @@ def _parts(inner: IsingProblem):
     else:
         blocks = [(all_groups[g : g + 1], inner.allowed[g]) for g in range(groups)]
     for which, allowed in blocks:
-        supports, inverse = torch.unique(allowed, dim=0, return_inverse=True)
+        supports, inverse = _distinct(allowed)
         for index, support in enumerate(supports):
             spins = support.nonzero().squeeze(-1)
             if len(spins):
                 rows = (inverse == index).nonzero().squeeze(-1)
                 yield SupportPart(which, rows, spins, _restricted(inner, which, rows, spins))
+
+
+def _distinct(allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """The different rows of a (q, n) mask, and which of them each row is."""
+    n = allowed.shape[-1]
+    if n > 62:
+        return torch.unique(allowed, dim=0, return_inverse=True)
+    # One number per row: sorting numbers is far faster than sorting rows.
+    shifts = torch.arange(n, device=allowed.device)
+    codes, inverse = torch.unique((allowed.long() << shifts).sum(-1), return_inverse=True)
+    return (codes.unsqueeze(-1) >> shifts) & 1 == 1, inverse
 
 
 def _restricted(inner: IsingProblem, groups: Tensor, rows: Tensor, spins: Tensor) -> IsingProblem:

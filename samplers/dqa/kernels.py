@@ -103,6 +103,23 @@ def adjoint_start(x, apart, place, w, y):
 
 
 @kernel
+def pair_energies(couplings, out):
+    """½ zᵀJz of every state, to out (2^n): spin k doubles the table, adding ± its field Σ_{j<k} J_jk z_j."""
+    field = np.empty(max(1, out.shape[0] // 2))
+    out[0] = 0.0
+    for k in range(couplings.shape[0]):
+        field[0] = 0.0
+        for j in range(k):
+            step = couplings[j, k]
+            for z in range(1 << j):
+                field[z + (1 << j)] = field[z] - step
+                field[z] += step
+        for z in range(1 << k):
+            out[z + (1 << k)] = out[z] - field[z]
+            out[z] += field[z]
+
+
+@kernel
 def normalise(moments, total):
     lanes = total.shape[0]
     for j in range(moments.shape[0] // lanes):

@@ -99,6 +99,7 @@ class DQASampler(Sampler):
         self._check_engine()
         self._schedule.layers(self.num_layers)
         self._warned = False
+        self._base_layers: Layers | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -113,9 +114,14 @@ class DQASampler(Sampler):
 
     def layers(self, beta: float = 1.0) -> Layers:
         """The layers that run for problems at β: the schedule, calibrated if so asked, phases times β."""
-        layers = self._schedule.layers(self.num_layers)
-        if self._schedule.calibrate if self.calibrate is None else self.calibrate:
-            layers = calibration.calibrated(layers)
+        layers = self._base_layers
+        if layers is None:
+            layers = self._schedule.layers(self.num_layers)
+            if self._schedule.calibrate if self.calibrate is None else self.calibrate:
+                layers = calibration.calibrated(layers)
+            # Angles that are trained change between calls.
+            trained = any(t.requires_grad for t in (layers.fields, layers.couplings, layers.mixer))
+            self._base_layers = None if trained else layers
         return Layers(layers.fields * beta, layers.couplings * beta, layers.mixer)
 
     def probabilities(self, problem: IsingProblem) -> Float[Tensor, "*batch states"]:

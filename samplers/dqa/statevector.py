@@ -126,24 +126,21 @@ class _KernelAnneal(torch.autograd.Function):
     def forward(
         ctx: Any, fields: Tensor, couplings: Tensor | None, angles: Tensor, dtype: torch.dtype, marginals: bool
     ) -> Tensor:
-        from samplers.dqa import tiles
+        from samplers.dqa.tiles import PackedAnneal
 
-        values, ctx.states = tiles.forward(fields, couplings, angles, dtype, marginals)
-        ctx.save_for_backward(fields, couplings, angles)
-        ctx.marginals = marginals
-        values = values.double()
+        ctx.packed = PackedAnneal(fields, couplings, angles, dtype)
+        ctx.save_for_backward(couplings)
+        ctx.marginals, ctx.fields_dtype = marginals, fields.dtype
+        values = ctx.packed.forward(marginals).double()
         return values if marginals else values / values.sum(-1, keepdim=True)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor):
-        from samplers.dqa import tiles
-
-        (grad,) = grad_outputs
-        fields, couplings, angles = ctx.saved_tensors
-        grad_fields, by_pair = tiles.backward(fields, couplings, angles, ctx.states, grad, ctx.marginals)
+        (grad,), (couplings,) = grad_outputs, ctx.saved_tensors
+        grad_fields, by_pair = ctx.packed.backward(grad, ctx.marginals)
         grad_couplings = None if couplings is None else _pair_gradient(by_pair, couplings)
-        return grad_fields.to(fields.dtype), grad_couplings, None, None, None
+        return grad_fields.to(ctx.fields_dtype), grad_couplings, None, None, None
 
 
 def _pair_gradient(by_pair: Tensor, couplings: Tensor) -> Tensor:

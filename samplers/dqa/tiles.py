@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samplers.dqa import evolution, kernels
+from samplers.dqa import kernels
 from samplers.dqa.kernels import CHUNK_SPINS
 from samplers.dqa.mixing import LANES, PADDED, PADDED_CHUNK, ROWS, WIDTH
 from samplers.kernels import in_threads
@@ -89,46 +89,44 @@ class Tiling:
         return np.repeat(np.arange(self.groups), self.per_group)
 
 
-def pair_table(couplings: Tensor | None, groups: int, num_spins: int) -> np.ndarray:
-    """Pair energies (g, 2^n) float64."""
-    if couplings is None:
-        return np.zeros((groups, 2**num_spins))
-    return evolution.pair_energies(couplings.detach().double().squeeze(1)).contiguous().numpy()
+class PackedAnneal:
+    """Problems (g, q, n) that share couplings within groups, and layers, ready for the kernels."""
 
+    def __init__(self, fields: Tensor, couplings: Tensor | None, angles: Tensor, dtype: torch.dtype):
+        groups, queries, n = fields.shape
+        self.tiling, self.schedule, self.dtype = Tiling(groups, queries, n), reduced(angles, n), dtype
+        self._fields = self.tiling.pack(fields, torch.float64)
+        self._energies = np.zeros((groups, 2**n))
+        if couplings is not None:
+            matrices = couplings.detach().double().reshape(groups, n, n).contiguous().numpy()
+            for g in range(groups):
+                kernels.pair_energies(matrices[g], self._energies[g])
+        self._states = torch.empty(self.tiling.count, self.tiling.state_size, dtype=dtype).numpy()
 
-def forward(
-    fields: Tensor, couplings: Tensor | None, angles: Tensor, dtype: torch.dtype, marginals: bool
-) -> tuple[Tensor, np.ndarray]:
-    """Magnetizations (g, q, n) or probabilities (g, q, 2^n), and the final states for `backward`."""
-    groups, queries, n = fields.shape
-    tiling, schedule = Tiling(groups, queries, n), reduced(angles, n)
-    states = torch.empty(tiling.count, tiling.state_size, dtype=dtype).numpy()
-    out = np.empty((tiling.count, (n if marginals else 2**n) * tiling.lanes), states.dtype)
-    arguments = (
-        tiling.pack(fields, torch.float64), pair_table(couplings, groups, n), tiling.group_of_tile,
-        schedule.table, n, tiling.tiled, marginals, states, out,
-    )  # fmt: skip
-    in_threads(lambda start, stop: kernels.forward_tiles(start, stop, *arguments), tiling.count)
-    return _flipped(tiling.unpack(out), schedule.flipped, marginals), states
+    def forward(self, marginals: bool) -> Tensor:
+        """Magnetizations (g, q, n) or probabilities (g, q, 2^n). Keeps the final states for `backward`."""
+        tiling = self.tiling
+        rows = tiling.num_spins if marginals else 2**tiling.num_spins
+        out = np.empty((tiling.count, rows * tiling.lanes), self._states.dtype)
+        shared = self._shared(marginals)
+        in_threads(lambda start, stop: kernels.forward_tiles(start, stop, *shared, out), tiling.count)
+        return _flipped(tiling.unpack(out), self.schedule.flipped, marginals)
 
+    def backward(self, grad: Tensor, marginals: bool) -> tuple[Tensor, Tensor]:
+        """From derivatives in the result of `forward` to those in the fields (g, q, n) and pair energies (g, 2^n)."""
+        tiling, kind = self.tiling, self._states.dtype
+        own = tiling.pack(_flipped(grad, self.schedule.flipped, marginals), self.dtype)
+        grad_h = np.empty((tiling.count, tiling.num_spins * tiling.lanes), kind)
+        grad_pairs = np.empty((tiling.count, 2**tiling.num_spins), kind)
+        arguments = (*self._shared(marginals), own, grad_h, grad_pairs)
+        in_threads(lambda start, stop: kernels.backward_tiles(start, stop, *arguments), tiling.count)
+        by_pair = torch.from_numpy(grad_pairs).reshape(tiling.groups, tiling.per_group, -1).sum(1)
+        return tiling.unpack(grad_h), by_pair
 
-def backward(
-    fields: Tensor, couplings: Tensor | None, angles: Tensor, states: np.ndarray, grad: Tensor, marginals: bool
-) -> tuple[Tensor, Tensor]:
-    """Derivatives in the fields (g, q, n) and in the pair energies (g, 2^n)."""
-    groups, queries, n = fields.shape
-    tiling, schedule = Tiling(groups, queries, n), reduced(angles, n)
-    own = torch.float32 if states.dtype == np.float32 else torch.float64
-    grad_h = np.empty((tiling.count, n * tiling.lanes), states.dtype)
-    grad_pairs = np.empty((tiling.count, 2**n), states.dtype)
-    arguments = (
-        tiling.pack(fields, torch.float64), pair_table(couplings, groups, n), tiling.group_of_tile,
-        schedule.table, n, tiling.tiled, marginals, states,
-        tiling.pack(_flipped(grad, schedule.flipped, marginals), own), grad_h, grad_pairs,
-    )  # fmt: skip
-    in_threads(lambda start, stop: kernels.backward_tiles(start, stop, *arguments), tiling.count)
-    pairs = torch.from_numpy(grad_pairs).reshape(groups, tiling.per_group, 2**n).sum(1)
-    return tiling.unpack(grad_h), pairs
+    def _shared(self, marginals: bool) -> tuple:
+        tiling, table = self.tiling, self.schedule.table
+        problem = self._fields, self._energies, tiling.group_of_tile, table
+        return (*problem, tiling.num_spins, tiling.tiled, marginals, self._states)
 
 
 def _flipped(values: Tensor, flipped: bool, marginals: bool) -> Tensor:

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import nn
@@ -55,6 +55,7 @@ class ExperimentSettings(SamplerSettings):
                 raise InvalidOptionError(f"--{name.replace('_', '-')} is {value}; it must be at least {low}")
 
 
+@runtime_checkable
 class Report(Protocol):
     """What a trained model came to."""
 

@@ -29,7 +29,7 @@ def imported(source: str) -> Iterator[str]:
 
 
 def layer_of(name: str) -> str:
-    """The part of the project a module belongs to. An experiment has three names; relative imports count as siblings."""
+    """The part of the project a module belongs to. Relative imports count as ones of siblings."""
     parts = name.lstrip(".").split(".")
     if parts[:2] == ["ising_attn", "experiments"] or parts[0] in EXPERIMENTS or name.startswith("."):
         return "experiments"

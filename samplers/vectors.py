@@ -1,8 +1,8 @@
-"""Vectors of float32, float64 and uint32 inside compiled kernels, for loops that a compiler does not vectorise by itself.
+"""Vectors of float32, float64 and uint32 inside compiled kernels, for loops that a compiler leaves scalar.
 
 A vector has `VECTOR` elements: 16 with AVX-512, else 8. What is wider than the machine's registers, as vectors of
-float64 are, the compiler splits. Arithmetic on words stays in 32 bits, where numba would widen scalars to 64. Every element is computed by the same instructions, so what
-it holds does not depend on its neighbours.
+float64 are, the compiler splits. Arithmetic on words stays in 32 bits, where numba would widen scalars to 64. Every
+element is computed by the same instructions, so what it holds does not depend on its neighbours.
 """
 
 import inspect

@@ -87,7 +87,8 @@ def test_values_and_gradients_equal_enumeration(case):
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_pairs_equal_enumeration(case):
     problem, w = problem_of(case), case["width"]
-    sampler = BandSampler(width=w)
+    sampler = get_sampler("band", width=w)
+    assert isinstance(sampler, BandSampler)
     expected = moments(problem)[1]
     torch.testing.assert_close(sampler.correlations(problem), expected, atol=1e-11, rtol=0)
     pairs = sampler.pair_correlations(problem)

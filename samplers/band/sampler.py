@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from samplers.band import draws, scan
-from samplers.band.chain import Chain, chain_of, width_of
+from samplers.band.chain import Chain, band_of, chain_of, width_of
 from samplers.base import Capabilities, Sampler
 from samplers.options import option
 from samplers.problem import GroupedProblem, IsingProblem
@@ -72,7 +72,7 @@ class BandSampler(Sampler):
 
     def _sums(self, problem: IsingProblem, width: int, which: int) -> Tensor:
         grouped = problem.grouped()
-        return grouped.restore(scan.sums(chain_of(grouped.problem, width).double())[which])
+        return grouped.restore(_sums(grouped.problem, width)[which])
 
     def _pairs(self, problem: IsingProblem, key: int) -> Tensor:
         grouped, chain = self._chain(problem)
@@ -123,6 +123,20 @@ class BandSampler(Sampler):
     @property
     def _limit_bytes(self) -> int:
         return int(self.memory_limit * 2**30)
+
+
+def _sums(inner: IsingProblem, width: int) -> tuple[Tensor, Tensor]:
+    """⟨s⟩ (G, Q, n) and log Z (G, Q): compiled, in the narrowest dtype that holds the messages, or in log space."""
+    if inner.device.type == "cpu":
+        from samplers.band import fused
+
+        band = band_of(inner, width)
+        for dtype in (band.dtype, torch.float64):
+            if fused.fits(band, dtype):
+                mean, log_z = fused.fused_sums(inner, band.to(dtype))
+                return mean.to(inner.dtype), log_z.to(inner.dtype)
+    mean, log_z = scan.sums(chain_of(inner.to(dtype=torch.float64), width))
+    return mean.to(inner.dtype), log_z.to(inner.dtype)
 
 
 def _certain(problem: IsingProblem) -> float:

@@ -237,4 +237,6 @@ def test_refusals():
 @pytest.mark.slow
 @pytest.mark.parametrize("check", conformance.all_checks(), ids=lambda check: check.name)
 def test_contract(check):
-    conformance.run_check(check, lambda: get_sampler("quantum-mcmc", num_steps=100, num_reads=4000))
+    # Most of the kit's problems are reached in 40 steps; free spins need none.
+    steps = {"draws-under-a-mask": 100, "small-seeds-are-good-seeds": 2}.get(check.name, 40)
+    conformance.run_check(check, lambda: get_sampler("quantum-mcmc", num_steps=steps, num_reads=4000))

@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 from ising_attn import BoltzmannAttention
-from ising_attn.lab.bracket_report import BracketReport, Inference, mean_summary, report_on, seeds_table
+from ising_attn.lab.bracket_report import BracketReport, report_on
 from ising_attn.lab.bracket_task import BracketScores, BracketTask
 from ising_attn.lab.brackets import IGNORE, BracketBatch, BracketData, BracketLaw
 from ising_attn.lab.comparison import MarginalError, marginals
+from ising_attn.lab.inference import Inference
+from ising_attn.lab.seeds import mean_summary, seeds_table
 from models import AttentionConfig, BracketMatcher, BracketMatcherConfig
 from samplers import InvalidOptionError, IsingProblem, get_sampler
 from samplers.enumeration import moments
@@ -143,7 +145,8 @@ def test_tables_of_a_report():
     scores = BracketScores(np.array([True, False]), np.array([0.1, 2.0]), np.array([1, 2]), np.array([1, 4]))
     better = BracketScores(np.array([True, True]), scores.nats, scores.depths, scores.distances)
     report = BracketReport(
-        Inference("dqa", 1, scores, 0.5, np.array([0.2, 0.4])), Inference("exact", 1, better, 0.1, np.array([0.1, 0.4]))
+        chosen=Inference("dqa", 1, scores, 0.5, np.array([0.2, 0.4])),
+        exact=Inference("exact", 1, better, 0.1, np.array([0.1, 0.4])),
     )
     tables = report.tables()
     assert tables["by_sampler"].rows[0][:5] == ["dqa", 0.5, 1.05, pytest.approx(0.05), pytest.approx(0.1)]
@@ -156,7 +159,8 @@ def test_seeds_are_averaged_and_missing_numbers_stay_missing():
         0: {"test_accuracy": 0.9, "marginal_mae": None, "seed": 0, "notes": []},
         4: {"test_accuracy": 1.0, "marginal_mae": None, "seed": 4, "notes": []},
     }
-    table, mean = seeds_table(summaries), mean_summary(summaries)
+    columns = [("test accuracy", "test_accuracy", ".2%"), ("mean |Δ|", "marginal_mae", ".4f")]
+    table, mean = seeds_table(summaries, columns), mean_summary(summaries)
     assert list(table.columns) == ["seed", "test accuracy"]
     assert table.shown() == [["0", "90.00%"], ["4", "100.00%"], ["mean ± std", "95.00% ± 7.07%"]]
     assert mean["test_accuracy"] == pytest.approx(0.95) and mean["marginal_mae"] is None and "seed" not in mean

@@ -59,29 +59,22 @@ def linear_form(coefficients, start, count, out):
 
 
 @kernel
-def energies_of_prefixes(j, k, has_triples, beta, energies, form, inner):
-    """β × shared energy of all states of the first m spins at energies[2^m : 2^(m+1)], for every m."""
-    n = j.shape[0]
-    row = np.empty(n)
+def energies_of_prefixes(j, k, count, beta, energies, form, inner):
+    """β × shared energy of all states of the first m spins at energies[2^m : 2^(m+1)], for every m ≤ count."""
+    row = np.empty(count)
     energies[0:2] = 0.0
-    for spin in range(n):
+    for spin in range(count):
         size = 1 << spin
         form[0] = 0.0
         for other in range(spin):
-            half, pair = 1 << other, beta * j[spin, other]
-            if has_triples:
-                for third in range(other):
-                    row[third] = beta * k[spin, other, third]
-                linear_form(row, pair, other, inner)
-                for s in range(half):
-                    value, d = form[s], inner[s]
-                    form[s] = value + d
-                    form[half + s] = value - d
-            else:
-                for s in range(half):
-                    value = form[s]
-                    form[s] = value + pair
-                    form[half + s] = value - pair
+            half = 1 << other
+            for third in range(other):
+                row[third] = beta * k[spin, other, third]
+            linear_form(row, beta * j[spin, other], other, inner)
+            for s in range(half):
+                value, d = form[s], inner[s]
+                form[s] = value + d
+                form[half + s] = value - d
         shorter, longer = energies[size : 2 * size], energies[2 * size : 4 * size]
         for s in range(size):
             longer[s] = shorter[s] + form[s]
@@ -89,26 +82,28 @@ def energies_of_prefixes(j, k, has_triples, beta, energies, form, inner):
 
 
 @kernel
-def adjoint_of_energies(slopes, has_triples, beta, form, inner, j_out, k_out):
+def adjoint_of_energies(slopes, has_triples, count, beta, form, inner, j_out, k_out):
     """Add to j_out and k_out the gradient of Σ slopes·energies; slopes are laid out as energies, and overwritten.
 
     Each pair's derivative is split over its two entries, each triple's over its six.
     """
-    n = j_out.shape[0]
-    for spin in range(n - 1, -1, -1):
+    for spin in range(count - 1, -1, -1):
         size = 1 << spin
-        shorter, longer = slopes[size : 2 * size], slopes[2 * size : 4 * size]
+        # Slices, since indices that numba must check for wrapping below 0 make no vector loops.
+        shorter, up, down = slopes[size : 2 * size], slopes[2 * size : 3 * size], slopes[3 * size : 4 * size]
         for s in range(size):
-            form[s] = longer[s] - longer[size + s]
-            shorter[s] += longer[s] + longer[size + s]
+            form[s] = up[s] - down[s]
+        for s in range(size):
+            shorter[s] += up[s] + down[s]
         for other in range(spin - 1, -1, -1):
-            half = 1 << other
-            pair = 0.0
+            half, pair = 1 << other, 0.0
+            up, down = form[:half], form[half : 2 * half]
             for s in range(half):
-                d = form[s] - form[half + s]
-                pair += d
-                inner[s] = d
-                form[s] += form[half + s]
+                inner[s] = up[s] - down[s]
+            for s in range(half):
+                up[s] += down[s]
+            for s in range(half):
+                pair += inner[s]
             j_out[spin, other] += 0.5 * beta * pair
             j_out[other, spin] += 0.5 * beta * pair
             if has_triples:
@@ -280,5 +275,6 @@ def add_slopes(weights, rows, cols, left, right, row_sums, slopes):
                     + a6 * right[lane + 6, y]
                     + a7 * right[lane + 7, y]
                 )
+        w, out = weights[x * cols : (x + 1) * cols], slopes[x * cols : (x + 1) * cols]
         for y in range(cols):
-            slopes[x * cols + y] += weights[x * cols + y] * sums[y]
+            out[y] += w[y] * sums[y]

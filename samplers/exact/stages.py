@@ -15,17 +15,24 @@ from samplers.exact.fused_parts import (
     load_lanes,
     spin_sums,
 )
+from samplers.exact.pair_weights import pair_weights
 from samplers.kernels import kernel
 
 _PIECE = 1024
 
 
 @kernel
-def group_weights(j, k, has_triples, beta, smallest, energies, work, inner, weights, peaks):
-    """W of every prefix size m from `smallest` on at weights[2^m : 2^(m+1)], and the log of what it was divided by."""
-    n = j.shape[0]
-    energies_of_prefixes(j, k, has_triples, beta, energies, work, inner)
-    for m in range(smallest, n + 1):
+def group_weights(j, k, has_triples, beta, smallest, largest, energies, work, inner, weights, peaks):
+    """W of every prefix size m from `smallest` to `largest` at weights[2^m : 2^(m+1)]; peaks[m] is what was taken off.
+
+    Only triples need `energies`, `work` and `inner`.
+    """
+    if not has_triples:
+        for m in range(smallest, largest + 1):
+            peaks[m] = pair_weights(j, beta, m, weights[1 << m : 2 << m])
+        return
+    energies_of_prefixes(j, k, largest, beta, energies, work, inner)
+    for m in range(smallest, largest + 1):
         size = 1 << m
         table = energies[size : 2 * size]
         peak = table[0]
@@ -137,8 +144,11 @@ def reduce_sums(u, v, by_row, by_col, low, high, p_row, p_col, sums, total):
 
 @kernel
 def centre_slopes(g_mean, g_log_z, first, position, low, high, count, floor, sums, total,
-                  g, lane_slopes, inverse, offset, u, u1, v, v1):  # fmt: skip
-    """u / Z, u1 = u (a_row − ⟨a⟩ + ∂L/∂log Z) / Z and v1 = v a_col, for a(s) = Σ_k g_k s_k of the incoming g."""
+                  g, lane_slopes, inverse, offset, u, scaled, u1, v, v1):  # fmt: skip
+    """scaled = u / Z (perhaps in place of u), u1 = u (a_row − ⟨a⟩ + ∂L/∂log Z) / Z and v1 = v a_col.
+
+    Here a(s) = Σ_k g_k s_k for the incoming g.
+    """
     lanes = u.shape[1]
     load_lanes(g_mean, first, position, low + high, lanes, g)
     for lane in range(count):
@@ -150,15 +160,15 @@ def centre_slopes(g_mean, g_log_z, first, position, low, high, count, floor, sum
     double_sums(g, 0, low, v1)
     for x in range(1 << high):
         for lane in range(lanes):
-            u[x, lane] *= inverse[lane]
-    _multiply(u1, u, 1 << high, u1)
+            scaled[x, lane] = u[x, lane] * inverse[lane]
+    _multiply(u1, scaled, 1 << high, u1)
     _multiply(v1, v, 1 << low, v1)
 
 
 @kernel
 def write_gradients(u, v, by_row, by_col, u1, v1, v1_by_row, u1_by_col, inverse, low, high, sums,
                     absent, masked, beta, lane_slopes, first, position, count, h_out, j_out):  # fmt: skip
-    """∂L/∂h of a block of lanes, and what clamping adds to ∂L/∂J; u1 and v1 are overwritten."""
+    """∂L/∂h of a block of lanes, and what clamping adds to ∂L/∂J; u is u / Z, and u1 and v1 are overwritten."""
     lanes = u.shape[1]
     for x in range(1 << high):
         for lane in range(lanes):

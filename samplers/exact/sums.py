@@ -16,16 +16,16 @@ def grouped_sums(inner: IsingProblem, limit_bytes: int) -> tuple[Tensor, Tensor]
 
     A mask goes with no triples. Absent spins are clamped to +1 and their entries of ⟨s⟩ mean nothing.
     """
+    if _is_compiled(inner):
+        m, log_z, lost = _compiled_sums(inner)
+        if lost is None:
+            return m, log_z
+        fields, couplings, triples = scaled(inner)
+        fields = compensated_fields(fields, couplings, inner.allowed)
+        clamped = None if inner.allowed is None else ~inner.allowed
+        return _again(lost, m, log_z, fields, couplings, triples, clamped, inner.allowed, limit_bytes)
     fields, couplings, triples = scaled(inner)
     clamped = None if inner.allowed is None else ~inner.allowed
-    if _is_compiled(inner):
-        allowed = None if inner.allowed is None else inner.allowed.unsqueeze(2)
-        results = _compiled_sums(inner, inner.fields.unsqueeze(2), inner.num_spins, allowed)
-        m, log_z, lost = (t.squeeze(2) for t in results)
-        if not bool(lost.any()):
-            return m, log_z
-        fields = compensated_fields(fields, couplings, inner.allowed)
-        return _again(lost, m, log_z, fields, couplings, triples, clamped, inner.allowed, limit_bytes)
     fields = compensated_fields(fields, couplings, inner.allowed)
     return safe_sums(fields, couplings, triples, clamped, inner.allowed, limit_bytes)
 
@@ -33,23 +33,20 @@ def grouped_sums(inner: IsingProblem, limit_bytes: int) -> tuple[Tensor, Tensor]
 def causal_sums(inner: IsingProblem, limit_bytes: int) -> tuple[Tensor, Tensor]:
     """The same for a causal problem, each prefix as a problem of its own size."""
     n = inner.num_spins
-    fields = inner.fields.unflatten(1, (-1, n))
     if not _is_compiled(inner):
+        fields = inner.fields.unflatten(1, (-1, n))
         rows = [_prefix_sums(inner, fields, size, limit_bytes) for size in range(1, n + 1)]
         m, log_z = (torch.stack(part, 2).flatten(1, 2) for part in zip(*rows, strict=True))
         return m, log_z
-    small = min(n, _FUSED_SPINS)
-    parts = [_compiled_sums(inner, fields if small == n else fields[:, :, :small, :small], small)]
-    if small < n:
-        parts[0] = (torch.nn.functional.pad(parts[0][0], (0, n - small)), *parts[0][1:])
-        parts.append(_compiled_sums(inner, fields[:, :, small:], n))
-    m, log_z, lost = parts[0] if len(parts) == 1 else (torch.cat(part, 2) for part in zip(*parts, strict=True))
-    if bool(lost.any()):
-        for i in lost.any(0).any(0).nonzero().squeeze(-1).tolist():
-            mean, z = _prefix_sums(inner, fields, i + 1, limit_bytes)
-            redo = lost[:, :, i]
-            m = m.select_scatter(torch.where(redo.unsqueeze(-1), mean, m[:, :, i]), 2, i)
-            log_z = log_z.select_scatter(torch.where(redo, z, log_z[:, :, i]), 2, i)
+    m, log_z, lost = _compiled_sums(inner, causal=True)
+    if lost is None:
+        return m, log_z
+    fields, m, log_z, lost = (t.unflatten(1, (-1, n)) for t in (inner.fields, m, log_z, lost))
+    for i in lost.any(0).any(0).nonzero().squeeze(-1).tolist():
+        mean, z = _prefix_sums(inner, fields, i + 1, limit_bytes)
+        redo = lost[:, :, i]
+        m = m.select_scatter(torch.where(redo.unsqueeze(-1), mean, m[:, :, i]), 2, i)
+        log_z = log_z.select_scatter(torch.where(redo, z, log_z[:, :, i]), 2, i)
     return m.flatten(1, 2), log_z.flatten(1, 2)
 
 
@@ -86,20 +83,13 @@ def _is_compiled(inner: IsingProblem) -> bool:
     return inner.device.type == "cpu" and inner.num_spins <= _GEMM_SPINS
 
 
-def _compiled_sums(
-    inner: IsingProblem, fields: Tensor, size: int, allowed: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(m, log Z, lost) of fields (G, B, P, size), whose position p has the first size − P + 1 + p spins."""
-    # They compile kernels, so they are imported only where these are used.
-    from samplers.exact.fused import FusedSum
-    from samplers.exact.gemm import GemmSum
+def _compiled_sums(inner: IsingProblem, *, causal: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(m, log Z, lost) of a grouped problem."""
+    # It compiles kernels, so it is imported only where these are used.
+    from samplers.exact.compiled import CompiledSum
 
-    couplings = inner.couplings.squeeze(1) if inner.has_couplings else None
-    triples = None if inner.triples is None else inner.triples.squeeze(1)
-    if size < inner.num_spins:
-        couplings, triples = _prefix(couplings, triples, size)
-    method = FusedSum if size <= _FUSED_SPINS else GemmSum
-    return method.apply(fields, couplings, triples, allowed, inner.beta)
+    couplings = inner.couplings if inner.has_couplings else None
+    return CompiledSum.apply(inner.fields, couplings, inner.triples, inner.allowed, inner.beta, causal, _FUSED_SPINS)
 
 
 def safe_sums(

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from samplers import InvalidProblemError, IsingProblem, ProblemTooLargeError, get_sampler
-from samplers.band import BandSampler, scan
-from samplers.band.chain import chain_of
+from samplers import InvalidProblemError, IsingProblem, NotSupportedError, ProblemTooLargeError, get_sampler
+from samplers.band import BandSampler, fused, scan
+from samplers.band.chain import band_of, chain_of
 from samplers.conformance.statistics import chi_square_p
 from samplers.enumeration import ground_states, log_probabilities, moments
 
@@ -167,3 +167,127 @@ def test_twin_of_the_kernels_is_twice_differentiable():
 
     h = problem.fields.clone().requires_grad_()
     assert torch.autograd.gradgradcheck(mean, (h,))
+
+
+LONG_CASES = [
+    {"batch": (70,), "n": 41, "width": 3},
+    {"batch": (3, 40), "n": 23, "width": 5, "lead": (3, 1), "mask": "random"},
+    {"batch": (40,), "n": 40, "width": 4, "mask": "causal"},
+    {"batch": (40,), "n": 40, "width": 4, "mask": "window"},
+    {"batch": (21, 2), "n": 19, "width": 4, "lead": (21, 1)},
+    {"batch": (21, 2), "n": 19, "width": 4, "lead": (21, 2), "mask": "random"},
+]
+
+
+def with_gradients(values, leaves):
+    weight = torch.randn(values.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    return [values, *torch.autograd.grad((values * weight.to(values.dtype)).sum(), leaves)]
+
+
+def by_twin(problem, width, which):
+    grouped = problem.to(dtype=torch.float64).grouped()
+    values = grouped.restore(scan.sums(chain_of(grouped.problem, width))[which])
+    return masked(problem, values) if which == 0 else values
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("case", LONG_CASES, ids=name_of)
+def test_compiled_sums_equal_the_twin(case, dtype):
+    problem, w = problem_of(case, gradient=True, dtype=dtype), case["width"]
+    sampler, leaves = get_sampler("band", width=w), [problem.fields, problem.couplings]
+    for which, found in enumerate((sampler.magnetization(problem), sampler.log_partition(problem))):
+        assert found.dtype == dtype
+        close = 1e-11 if dtype == torch.float64 else 2e-6
+        for mine, true in zip(
+            with_gradients(found, leaves), with_gradients(by_twin(problem, w, which), leaves), strict=True
+        ):
+            # Gradients of J are sums over all queries.
+            scale = max(1.0, float(true.detach().abs().max()))
+            torch.testing.assert_close(mine.double(), true.double(), atol=close * scale, rtol=0)
+
+
+def test_equals_the_exact_backend():
+    problem = band_problem(6, n=16, width=7, gradient=True)
+    leaves = [problem.fields, problem.couplings]
+    inside = torch.ones(16, 16, dtype=torch.float64).triu(-7).tril(7)
+    for method in ("magnetization", "log_partition"):
+        mine, true = (with_gradients(getattr(get_sampler(name), method)(problem), leaves) for name in ("band", "exact"))
+        true[2] = true[2] * inside
+        for a, b in zip(mine, true, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-11, rtol=0)
+
+
+def test_long_chains_stay_accurate_in_float32():
+    problem = band_problem(3, n=1024, width=4, gradient=True, dtype=torch.float32)
+    double = problem.detach().to(dtype=torch.float64)
+    double.fields.requires_grad_(), double.couplings.requires_grad_()
+    sampler = get_sampler("band")
+    # A loss that grows with the length: tangents must not.
+    results = []
+    for p in (problem, double):
+        m = sampler.magnetization(p)
+        results.append([m, *torch.autograd.grad(m.sum(), [p.fields, p.couplings])])
+    for single, true in zip(*results, strict=True):
+        torch.testing.assert_close(single.double(), true, atol=5e-6, rtol=0)
+    torch.testing.assert_close(results[0][0].double(), results[1][0], atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("field", [1.0, 30.0, 1e4])
+@pytest.mark.parametrize("scale", [0.1, 4.0, 30.0, 300.0])
+def test_any_strength_is_summed_right_in_float32(scale, field):
+    """Weak couplings are summed in float32, 4.0 in float64, and 300 in log space."""
+    problem = band_problem(20, n=12, width=4, scale=scale, field=field, dtype=torch.float32, gradient=True)
+    leaves = [problem.fields, problem.couplings]
+    mine = with_gradients(get_sampler("band", width=4).magnetization(problem), leaves)
+    true = with_gradients(by_twin(problem, 4, 0), leaves)
+    for a, b in zip(mine, true, strict=True):
+        assert torch.isfinite(a).all()
+        torch.testing.assert_close(a, b.float(), atol=3e-6, rtol=1e-5)
+
+
+def test_room_tells_the_dtypes_apart():
+    rooms = []
+    for scale in (0.1, 4.0, 300.0):
+        inner = band_problem(1, n=12, width=4, scale=scale).grouped().problem
+        rooms.append([fused.room(band_of(inner, 4), t) >= fused.LEAST_ROOM for t in (torch.float32, torch.float64)])
+    assert rooms == [[True, True], [False, True], [False, False]]
+
+
+def test_frustrated_couplings_at_the_edge_of_float32():
+    # The first messages are all but certain of what the last field overturns.
+    n, w = 12, 3
+    j = torch.zeros(n, n)
+    for d in range(1, w + 1):
+        j += torch.diag_embed(torch.full((n - d,), 2.3), d) + torch.diag_embed(torch.full((n - d,), 2.3), -d)
+    h = torch.full((1, n), -1.0)
+    h[:, -1] = 40.0
+    problem = IsingProblem(h, j)
+    inner = problem.grouped().problem
+    assert fused.room(band_of(inner, w), torch.float32) >= fused.LEAST_ROOM
+    found = get_sampler("band").magnetization(problem)
+    torch.testing.assert_close(found, moments(problem.to(dtype=torch.float64))[0].float(), atol=2e-6, rtol=0)
+
+
+def test_threads_and_splits_change_nothing():
+    problem = band_problem(150, n=20, width=3)
+    sampler = get_sampler("band", width=3)
+    one = sampler.magnetization(problem)
+    torch.testing.assert_close(sampler.magnetization(problem[100:]), one[100:], atol=1e-14, rtol=0)
+    try:
+        torch.set_num_threads(2)
+        torch.testing.assert_close(sampler.magnetization(problem), one, atol=1e-14, rtol=0)
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_denormal_numbers_are_left_as_they_were():
+    tiny = torch.tensor([1e-40])
+    get_sampler("band").magnetization(band_problem(2, n=5, width=2, dtype=torch.float32))
+    assert float((tiny * 1.0)[0]) > 0
+
+
+def test_second_derivatives_are_refused():
+    problem = band_problem(2, n=5, width=2, gradient=True)
+    m = get_sampler("band").magnetization(problem)
+    with pytest.raises(NotSupportedError, match="create_graph"):
+        torch.autograd.grad(m.sum(), problem.fields, create_graph=True)

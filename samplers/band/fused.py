@@ -15,16 +15,16 @@ from samplers.errors import NotSupportedError
 from samplers.kernels import in_threads
 from samplers.problem import IsingProblem
 
-# Lanes come in pairs of vectors; more of them than this many bytes of one message leave the first-level cache.
-_LANE_STEP = 32
+# Lanes come in whole vectors; a message of more bytes than this leaves the first-level cache.
+_LANE_STEP = 16
 _MOST_LANES = 64
 _CACHE_BYTES = 32_768
 # Groups of fewer queries than this are solved side by side, each lane with its own table.
 _FEW_QUERIES = 16
 # log of a number type's range, less that of what may be lost unnoticed.
 _RANGE = {torch.float32: 87.0 - 17.0, torch.float64: 708.0 - 37.0}
-# Below this, messages would be rescaled at almost every spin.
-_LEAST_ROOM = 8.0
+# With less `room` than this, messages would be rescaled at almost every spin.
+LEAST_ROOM = 8.0
 
 
 def room(band: Tensor, dtype: torch.dtype) -> float:
@@ -33,24 +33,27 @@ def room(band: Tensor, dtype: torch.dtype) -> float:
     A state's posterior weight is at most its share of the message times e^{2C}, with C = Σ|J| over the pairs across
     the cut behind it, whatever the fields. So shares that far below the range's end are nothing.
     """
-    w, size = band.shape[-1], band.detach().abs().double()
-    across = torch.stack([size[:, :, d:].sum(-1).roll(-d - 1, 1) for d in range(w)]).sum(0)
-    worst = float(across.max()) + float(size.sum(-1).max())
-    return _RANGE[dtype] - 2 * worst - w * math.log(2.0)
+    size = np.abs(band.detach().numpy().astype(np.float64))
+    # reaching[t, d − 1] = Σ |J_{t,t−d'}| of d' ≥ d.
+    reaching = size[..., ::-1].cumsum(-1)[..., ::-1]
+    n, w = size.shape[1:]
+    across = np.zeros(size.shape[:2])
+    for d in range(1, min(w, n - 1) + 1):
+        across[:, : n - d] += reaching[:, d:, d - 1]
+    return _RANGE[dtype] - 2 * float(across.max() + reaching[..., 0].max()) - w * math.log(2.0)
 
 
-def fits(band: Tensor, dtype: torch.dtype) -> bool:
-    """Whether weights of this dtype can hold what matters of every message, for any fields."""
-    return room(band, dtype) > _LEAST_ROOM
+def fused_sums(inner: IsingProblem, band: Tensor, room: float, *, log_z: bool) -> Tensor:
+    """⟨s⟩ (G, Q, n), or log Z (G, Q), of a grouped problem, in the dtype of the band.
 
-
-def fused_sums(inner: IsingProblem, band: Tensor) -> tuple[Tensor, Tensor]:
-    """⟨s⟩ (G, Q, n) and log Z (G, Q) of a grouped problem, in the dtype of the band, which must fit."""
+    Args:
+        room: that of the function `room`, at least `LEAST_ROOM`.
+    """
     fields = inner.beta * inner.fields.to(band.dtype)
-    plan = _Plan.of(inner, band.shape[-1], band.dtype)
+    plan = _Plan.of(inner, band.shape[-1], band.dtype, room)
     if plan.absent is not None:
         fields = compensated(fields, band, plan.absent)
-    return _Sums.apply(fields, band, plan)
+    return _Sums.apply(fields, band, plan, log_z)
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,10 @@ class _Plan:
     order: Tensor | None
     spans: Tensor
     absent: Tensor | None
+    room: float
 
     @staticmethod
-    def of(inner: IsingProblem, width: int, dtype: torch.dtype) -> "_Plan":
+    def of(inner: IsingProblem, width: int, dtype: torch.dtype, room: float) -> "_Plan":
         groups, queries, n = inner.fields.shape
         masked = inner.allowed is not None and not bool(inner.allowed.all())
         own = groups > 1 and queries < _FEW_QUERIES
@@ -81,7 +85,7 @@ class _Plan:
         blocks = math.ceil(length / lanes)
         if not masked:
             spans = torch.tensor([0, n - 1]).expand(rows, blocks, 2).contiguous()
-            return _Plan(groups, queries, lanes, own, None, spans, None)
+            return _Plan(groups, queries, lanes, own, None, spans, None, room)
         allowed = inner.allowed.reshape(rows, length, n)  # type: ignore[union-attr]
         some = allowed.any(-1)
         first = torch.where(some, allowed.to(torch.uint8).argmax(-1), n)
@@ -94,7 +98,7 @@ class _Plan:
         spin = torch.arange(n)
         met = (spin >= lowest.gather(1, block)[..., None] - width) & (spin <= highest.gather(1, block)[..., None])
         absent = (~allowed & met).view(groups, queries, n)
-        return _Plan(groups, queries, lanes, own, order, torch.stack([lowest, highest], -1), absent)
+        return _Plan(groups, queries, lanes, own, order, torch.stack([lowest, highest], -1), absent, room)
 
     def lay_out(self, values: Tensor) -> Tensor:
         """(G, Q, n) or (G, Q) as lanes (R, B, n, L) or (R, B, L), zeros past the end."""
@@ -129,39 +133,44 @@ def _lanes_for(queries: int, rows: int, masked: bool, width: int, dtype: torch.d
 
 
 class _Sums(torch.autograd.Function):
-    """(⟨s⟩, log Z) of fields (G, Q, n) and a band (G, n, w), both times β, absent spins compensated."""
+    """⟨s⟩ or log Z of fields (G, Q, n) and a band (G, n, w), both times β, absent spins compensated."""
 
     @staticmethod
-    def forward(ctx, fields: Tensor, band: Tensor, plan: _Plan):
+    def forward(ctx, fields: Tensor, band: Tensor, plan: _Plan, wants_log_z: bool):
         given = _Given(fields, band, plan)
         mean = torch.empty_like(given.ups)
         log_z = torch.empty(*given.ups.shape[:2], plan.lanes, dtype=torch.float64)
         out = mean.numpy(), log_z.numpy()
         given.run(lambda start, stop: sums_kernel(*given.arguments, start, stop, *out))
         rows = plan.spans.shape[:2]
-        means = plan.gather(mean.reshape(*rows, *mean.shape[2:]))
+        means = plan.gather(mean.view(*rows, *mean.shape[2:]))
         ctx.save_for_backward(fields, band, means)
-        ctx.plan = plan
-        ctx.set_materialize_grads(False)
-        return means, plan.gather(log_z.reshape(*rows, -1) + given.log_factors).to(fields.dtype)
+        ctx.plan, ctx.wants_log_z = plan, wants_log_z
+        if not wants_log_z:
+            return means
+        return plan.gather(log_z.view(*rows, -1) + given.log_factors()).to(fields.dtype)
 
     @staticmethod
     def backward(ctx, *gradients):
+        (gradient,) = gradients
         if torch.is_grad_enabled():
             raise NotSupportedError(
                 "create_graph=True asks for second derivatives of a magnetization or log Z of the sampler 'band', "
                 "which are not recorded; pair_correlations() is differentiable"
             )
         fields, band, mean = ctx.saved_tensors
-        plan, (g_mean, g_log_z) = ctx.plan, gradients
+        plan: _Plan = ctx.plan
         given = _Given(fields, band, plan)
-        slope = torch.zeros_like(mean) if g_mean is None else g_mean
-        log_slope = mean.new_zeros(mean.shape[:2]) if g_log_z is None else g_log_z
+        slope, log_slope = torch.zeros_like(mean), mean.new_zeros(mean.shape[:2])
+        if ctx.wants_log_z:
+            log_slope = gradient
+        else:
+            slope = gradient
         shape, lanes = given.ups.shape, plan.lanes
         slopes = [plan.lay_out(x).view(shape).numpy() for x in (slope * (1 - mean), -slope * (1 + mean))]
         log_slopes = plan.lay_out(log_slope).view(*shape[:2], lanes).numpy()
         field_out = torch.empty_like(given.ups)
-        pair_shape = (len(shape) and shape[0], *band.shape[1:], *((lanes,) if plan.own else ()))
+        pair_shape = (shape[0], *band.shape[1:], *((lanes,) if plan.own else ()))
         shares: list[np.ndarray] = []
 
         def part(start: int, stop: int) -> None:
@@ -174,39 +183,44 @@ class _Sums(torch.autograd.Function):
         if plan.own:
             pairs = plan.gather(pairs.unsqueeze(0)).sum(1)
         fields_grad = plan.gather(field_out.view(*plan.spans.shape[:2], *shape[2:]))
-        return fields_grad, pairs.to(band.dtype), None
+        return fields_grad, pairs.to(band.dtype), None, None
 
 
 class _Given:
-    """What the kernels are given: factors of spins and of couplings, and the log of what was divided out of them."""
+    """What the kernels are given: factors of spins and of couplings, in lanes."""
 
     def __init__(self, fields: Tensor, band: Tensor, plan: _Plan):
-        h, n = plan.lay_out(fields.detach()), fields.shape[-1]
-        ups, downs, size = (2 * h).clamp_max_(0).exp_(), (-2 * h).clamp_max_(0).exp_(), h.abs()
-        spans, spin = plan.spans, torch.arange(n)
-        inside = (spin >= spans[..., :1]) & (spin <= spans[..., 1:])
-        if plan.absent is not None:
-            gone = plan.lay_out(plan.absent)
-            ups.masked_fill_(gone, 0)
-            downs.masked_fill_(gone, 1)
-            size = torch.where(gone, -h, size) * inside[..., None]
-        j = band.detach()
+        self._h, self._plan = plan.lay_out(fields.detach()), plan
+        ups, downs = (2 * self._h).clamp_max_(0).exp_(), (-2 * self._h).clamp_max_(0).exp_()
+        self._gone = None if plan.absent is None else plan.lay_out(plan.absent)
+        if self._gone is not None:
+            ups.masked_fill_(self._gone, 0)
+            downs.masked_fill_(self._gone, 1)
+        j, spans = band.detach(), plan.spans
         if plan.own:
             j = plan.lanes_of_band(j)
-            bounds = j.abs().sum(2, dtype=torch.float64)
             factors = torch.stack([j - j.abs(), -j - j.abs()], 3).exp_()
-            pulls = (bounds * inside[0, :, :, None]).sum(1).unsqueeze(0)
-            bounds, ups, downs = bounds.amax(-1), ups.transpose(0, 1), downs.transpose(0, 1)
-            spans = spans.transpose(0, 1)
+            self._bounds = j.abs().sum(2, dtype=torch.float64)
+            bounds = self._bounds.amax(-1)
+            # The blocks of the only row become rows, whose lanes do not share J.
+            ups, downs, spans = ups.transpose(0, 1), downs.transpose(0, 1), spans.transpose(0, 1)
         else:
             j = j.double()
-            bounds = j.abs().sum(2)
             factors = torch.stack([j - j.abs(), -j - j.abs()], -1).exp_()
-            pulls = (bounds[:, None] * inside).sum(-1, keepdim=True)
-        self.log_factors = size.sum(2, dtype=torch.float64) + pulls
+            self._bounds = bounds = j.abs().sum(2)
         self.ups = ups
         arrays = [t.contiguous().numpy() for t in (ups, downs, spans, factors, bounds)]
-        self.arguments = (*arrays, room(band, band.dtype))
+        self.arguments = (*arrays, plan.room)
+
+    def log_factors(self) -> Tensor:
+        """(R, B, L): the log of what was divided out of the factors of the spins that a block goes over."""
+        spans, spin = self._plan.spans, torch.arange(self._h.shape[2])
+        inside = (spin >= spans[..., :1]) & (spin <= spans[..., 1:])
+        size = self._h.abs() if self._gone is None else torch.where(self._gone, -self._h, self._h.abs())
+        of_fields = (size * inside[..., None]).sum(2, dtype=torch.float64)
+        if self._plan.own:
+            return of_fields + (self._bounds * inside[0, :, :, None]).sum(1)
+        return of_fields + (self._bounds[:, None] * inside).sum(-1, keepdim=True)
 
     def run(self, work: Callable[[int, int], object]) -> None:
         """Run a kernel over all blocks, in threads, numbers below the normal range taken as 0."""

@@ -64,7 +64,7 @@ def _rescale(total, up, down, log_z):
 
 @kernel
 def sums_kernel(ups, downs, spans, factors, bounds, room, start, stop, mean, log_z):
-    """⟨s⟩ (R, B, n, L), −1 outside the spans, and log Z (R, B, L) less the logs of factors, of blocks start … stop−1."""
+    """⟨s⟩ (R, B, n, L), −1 outside the spans, and log Z (R, B, L) less logs of factors, of blocks start … stop−1."""
     blocks, n, lanes = ups.shape[1:]
     w = factors.shape[2]
     size, kind = 1 << w, ups.dtype

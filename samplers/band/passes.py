@@ -12,8 +12,6 @@ A tangent pass carries derivatives xd of the message x along a → a + εg.
 from samplers.kernels import kernel
 from samplers.vectors import VECTOR, add, load, multiply, multiply_add, splat, store, subtract
 
-PAIR = 2 * VECTOR
-
 
 @kernel
 def open_tables(factors, tables, work):
@@ -79,23 +77,17 @@ def step(x, table, up, down, states, place):
                 store(x, k * lanes + v, multiply(multiply(e, p), _entry(table, k, v)))
                 store(x, (states + k) * lanes + v, multiply(multiply(f, p), _entry(table, top - k, v)))
         return 2 * states
-    for v in range(0, lanes, PAIR):
-        z = v + VECTOR
-        e, f, g, h = load(up, v), load(down, v), load(up, z), load(down, z)
+    for v in range(0, lanes, VECTOR):
+        e, f = load(up, v), load(down, v)
         for base in range(0, states, 2 * half):
             for k in range(base, base + half):
                 m = k + half
                 a, b = k * lanes + v, m * lanes + v
                 p, q = load(x, a), load(x, b)
-                r, s = load(x, a + VECTOR), load(x, b + VECTOR)
                 y = multiply_add(_entry(table, m, v), q, multiply(_entry(table, k, v), p))
+                z = multiply_add(_entry(table, top - m, v), q, multiply(_entry(table, top - k, v), p))
                 store(x, a, multiply(e, y))
-                y = multiply_add(_entry(table, top - m, v), q, multiply(_entry(table, top - k, v), p))
-                store(x, b, multiply(f, y))
-                y = multiply_add(_entry(table, m, z), s, multiply(_entry(table, k, z), r))
-                store(x, a + VECTOR, multiply(g, y))
-                y = multiply_add(_entry(table, top - m, z), s, multiply(_entry(table, top - k, z), r))
-                store(x, b + VECTOR, multiply(h, y))
+                store(x, b, multiply(f, z))
     return states
 
 
@@ -111,19 +103,15 @@ def step_back(b, table, up, down, states, place):
                 q = multiply(f, load(b, (states + k) * lanes + v))
                 store(b, k * lanes + v, multiply_add(q, _entry(table, top - k, v), p))
         return
-    for v in range(0, lanes, PAIR):
-        z = v + VECTOR
-        e, f, g, h = load(up, v), load(down, v), load(up, z), load(down, z)
+    for v in range(0, lanes, VECTOR):
+        e, f = load(up, v), load(down, v)
         for base in range(0, states, 2 * half):
             for k in range(base, base + half):
                 m = k + half
                 i, j = k * lanes + v, m * lanes + v
                 p, q = multiply(e, load(b, i)), multiply(f, load(b, j))
-                r, s = multiply(g, load(b, i + VECTOR)), multiply(h, load(b, j + VECTOR))
                 store(b, i, multiply_add(_entry(table, top - k, v), q, multiply(_entry(table, k, v), p)))
                 store(b, j, multiply_add(_entry(table, top - m, v), q, multiply(_entry(table, m, v), p)))
-                store(b, i + VECTOR, multiply_add(_entry(table, top - k, z), s, multiply(_entry(table, k, z), r)))
-                store(b, j + VECTOR, multiply_add(_entry(table, top - m, z), s, multiply(_entry(table, m, z), r)))
 
 
 @kernel

@@ -60,7 +60,8 @@ class BandSampler(Sampler):
         width = width_of(problem, self.width)
         if width == 0:
             return torch.tanh(problem.beta * problem.fields)
-        return self._sums(problem, width, 0)
+        grouped = problem.grouped()
+        return grouped.restore(_sums(grouped.problem, width, log_z=False))
 
     def _log_partition(self, problem: IsingProblem, key: int) -> Tensor:
         width = width_of(problem, self.width)
@@ -68,11 +69,8 @@ class BandSampler(Sampler):
             x = problem.beta * problem.fields.abs()
             each = torch.nn.functional.softplus(-2 * x) + x
             return (each if problem.allowed is None else torch.where(problem.allowed, each, 0.0)).sum(-1)
-        return self._sums(problem, width, 1)
-
-    def _sums(self, problem: IsingProblem, width: int, which: int) -> Tensor:
         grouped = problem.grouped()
-        return grouped.restore(_sums(grouped.problem, width)[which])
+        return grouped.restore(_sums(grouped.problem, width, log_z=True))
 
     def _pairs(self, problem: IsingProblem, key: int) -> Tensor:
         grouped, chain = self._chain(problem)
@@ -125,18 +123,17 @@ class BandSampler(Sampler):
         return int(self.memory_limit * 2**30)
 
 
-def _sums(inner: IsingProblem, width: int) -> tuple[Tensor, Tensor]:
-    """⟨s⟩ (G, Q, n) and log Z (G, Q): compiled, in the narrowest dtype that holds the messages, or in log space."""
+def _sums(inner: IsingProblem, width: int, *, log_z: bool) -> Tensor:
+    """⟨s⟩ (G, Q, n), or log Z (G, Q): compiled, in the narrowest dtype that holds the messages, or in log space."""
     if inner.device.type == "cpu":
         from samplers.band import fused
 
         band = band_of(inner, width)
         for dtype in (band.dtype, torch.float64):
-            if fused.fits(band, dtype):
-                mean, log_z = fused.fused_sums(inner, band.to(dtype))
-                return mean.to(inner.dtype), log_z.to(inner.dtype)
-    mean, log_z = scan.sums(chain_of(inner.to(dtype=torch.float64), width))
-    return mean.to(inner.dtype), log_z.to(inner.dtype)
+            room = fused.room(band, dtype)
+            if room >= fused.LEAST_ROOM:
+                return fused.fused_sums(inner, band.to(dtype), room, log_z=log_z).to(inner.dtype)
+    return scan.sums(chain_of(inner.to(dtype=torch.float64), width))[log_z].to(inner.dtype)
 
 
 def _certain(problem: IsingProblem) -> float:

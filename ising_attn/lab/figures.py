@@ -50,7 +50,7 @@ def save_learning_curve(
         }
         for quantity in quantities
     }
-    plots.save_learning_curve(folder / "learning_curve.png", curves, f"Learning curve: {title}")
+    plots.save_learning_curve(folder / "learning_curve.png", curves, f"Learning curve\n{title}")
 
 
 def save_couplings(folder: Path, model: nn.Module, tokens: Tensor, title: str) -> None:

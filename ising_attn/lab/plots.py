@@ -25,7 +25,7 @@ def save_learning_curve(
     path: Path, curves: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]], title: str
 ) -> None:
     """One panel per quantity, one line per part: curves["loss"]["validation"] = (steps, values)."""
-    figure = new_figure(4.6 * len(curves), 3.4)
+    figure = new_figure(max(4.6 * len(curves), 6.0), 3.6)
     axes = figure.subplots(1, len(curves), squeeze=False)[0]
     for axis, (quantity, lines) in zip(axes, curves.items(), strict=True):
         for (name, (steps, values)), colour in zip(lines.items(), (_GREY, _BLUE, _ORANGE), strict=False):

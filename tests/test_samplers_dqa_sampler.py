@@ -39,11 +39,23 @@ def test_magnetization_is_that_of_the_reference_circuit_at_beta():
     torch.testing.assert_close(sampler.probabilities(problem), slow, atol=1e-12, rtol=0)
 
 
+def test_the_default_is_a_learned_schedule_where_one_has_the_depth():
+    problem = gaussian(2)
+    for options, name, depth in (
+        ({}, "learned-strong-8", 8),
+        ({"num_layers": 2}, "learned-strong-2", 2),
+        ({"num_layers": 5}, "ramp", 5),
+    ):
+        sampler = get_sampler("dqa", **options)
+        sampler.magnetization(problem)
+        assert (sampler.last_info["schedule"], sampler.last_info["num_layers"]) == (name, depth)
+
+
 def test_weak_problems_are_boltzmann_at_the_requested_beta():
     for beta in (0.25, 0.5, 1.0):
         problem = gaussian(8, fields=0.05, couplings=0.02, beta=beta)
         exact, _ = enumeration.moments(problem)
-        error = (get_sampler("dqa").magnetization(problem) - exact).abs().max()
+        error = (get_sampler("dqa", schedule="ramp").magnetization(problem) - exact).abs().max()
         assert error < 0.06 * exact.abs().max()
 
 
@@ -140,7 +152,7 @@ def test_probabilities_of_masked_problems():
 
 
 def test_provenance_and_the_coarse_step_warning():
-    sampler = get_sampler("dqa", num_layers=4)
+    sampler = get_sampler("dqa", schedule="ramp", num_layers=4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         sampler.magnetization(gaussian(2, fields=0.1, couplings=0.05))
@@ -188,6 +200,7 @@ def test_schedule_from_a_file(tmp_path):
         ({"schedule": "rampp"}, "did you mean"),
         ({"schedule": 3}, "schedule is of type int"),
         ({"schedule": "kick", "num_layers": 4}, "cannot be run with 4"),
+        ({"schedule": "learned-strong", "num_layers": 3}, "not 3"),
         ({"engine": "aer", "gradient": "adjoint"}, "straight-through"),
         ({"gradient": "covariance", "shots": 1}, "at least 2 shots"),
         ({"shots": 0}, "at least 1"),

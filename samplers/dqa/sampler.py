@@ -16,7 +16,14 @@ from samplers.dqa.layers import Layers
 from samplers.dqa.parameter_shift import shifted_magnetization
 from samplers.dqa.primitive import as_engine
 from samplers.dqa.reweighting import reweighted
-from samplers.dqa.schedules import AngleSchedule, AnnealSchedule, Schedule, load_schedule, named_schedule
+from samplers.dqa.schedules import (
+    AngleSchedule,
+    AnnealSchedule,
+    Schedule,
+    learned_depths,
+    load_schedule,
+    named_schedule,
+)
 from samplers.dqa.statevector import MAX_SPINS, StateVectorEngine
 from samplers.dqa.step_error import largest_phases, splitting_error
 from samplers.errors import InvalidOptionError, NotSupportedError
@@ -42,6 +49,7 @@ class DQASampler(Sampler):
     ⟨s⟩ is that of the circuit's output, which is only approximately Boltzmann: to first order in the energy its
     temperature is the schedule's (`samplers.dqa.calibration`), beyond it is biased, the more so the larger
     β|h| and β|J|. β of the problem multiplies the phase angles. Masked problems run at their own size.
+    By default the layers are learned ones (`samplers.dqa.learning`), fitted to h ~ N(0, 2²), J ~ N(0, 0.5²).
 
     The gradient is that of the circuit ("adjoint", state vector only; "parameter-shift", other engines, from
     shots as well, at two circuits per gate and problem), the J = 0 derivative
@@ -62,9 +70,14 @@ class DQASampler(Sampler):
         help="what runs the layers: a name, a Qiskit SamplerV2, or an object with the methods of AerEngine",
         choices=("statevector", "aer"),
     )
-    schedule: Any = option(default="ramp", help="name of a schedule, path of a JSON file, or a schedule object")
+    schedule: Any = option(
+        default=None,
+        help="name, path of a JSON file, or object; default: learned-strong if it has that many layers, else ramp",
+    )
     num_layers: int | None = option(
-        default=None, help="Trotter steps of an anneal; default: the schedule's own", minimum=1
+        default=None,
+        help="layers: Trotter steps of an anneal, depth of a learned schedule; default: its own",
+        minimum=1,
     )
     calibrate: bool | None = option(
         default=None, help="divide fields and couplings by their β_k; default: as the schedule"
@@ -93,7 +106,7 @@ class DQASampler(Sampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._schedule = _resolved(self.schedule)
+        self._schedule = _resolved(self.schedule, self.num_layers)
         self._own_state = isinstance(self.engine, str) and self.engine == "statevector"
         self._outer_engine: Any = None if isinstance(self.engine, str) else as_engine(self.engine)
         self._check_engine()
@@ -338,13 +351,17 @@ def _problem_seeds(part: IsingProblem, key: int) -> Tensor:
     return torch.from_numpy(stream_keys(key, part.streams).astype(np.int64))
 
 
-def _resolved(schedule: Any) -> Schedule:
+def _resolved(schedule: Any, num_layers: int | None) -> Schedule:
+    if schedule is None:
+        # Of the shipped schedules the one that stays near tanh up to strong fields, where trained models go.
+        depths = learned_depths("learned-strong")
+        schedule = "learned-strong" if num_layers is None or num_layers in depths else "ramp"
     if isinstance(schedule, AnnealSchedule | AngleSchedule):
         return schedule
     if isinstance(schedule, Path) or (isinstance(schedule, str) and (schedule.endswith(".json") or os.sep in schedule)):
         return load_schedule(schedule)
     if isinstance(schedule, str):
-        return named_schedule(schedule)
+        return named_schedule(schedule, num_layers)
     raise InvalidOptionError(
         f"schedule is of type {type(schedule).__name__}; it must be a name, the path of a JSON file, "
         "an AnnealSchedule or an AngleSchedule"

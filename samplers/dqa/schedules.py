@@ -19,6 +19,7 @@ from samplers.dqa.layers import Layers
 from samplers.errors import InvalidOptionError, did_you_mean
 
 DATA = Path(__file__).parent / "data"
+_LEARNED_DEPTH = 8
 FORMAT = "ising-attn schedule 1"
 
 
@@ -200,19 +201,38 @@ def schedule_names() -> list[str]:
     return [*_SHAPES, *sorted(path.stem for path in DATA.glob("*.json"))]
 
 
-def named_schedule(name: str) -> Schedule:
-    """A shape of this module, or a schedule shipped as JSON, by name."""
+def named_schedule(name: str, num_layers: int | None = None) -> Schedule:
+    """A shape of this module, or a schedule shipped as JSON, by name.
+
+    Learned schedules come in several depths, "learned-medium-8" being one. "learned-medium" is the one with
+    `num_layers` layers, 8 where that is not given.
+    """
     if name in _SHAPES:
         schedule: Schedule = _SHAPES[name]()
         return schedule
-    path = DATA / f"{name}.json"
-    if name in schedule_names():
-        return load_schedule(path)
-    known = schedule_names()
-    raise InvalidOptionError(
-        f"no schedule is named {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}; or give the path of "
-        "a JSON file, or a schedule object"
-    )
+    shipped = {path.stem: path for path in DATA.glob("*.json")}
+    if name in shipped:
+        return load_schedule(shipped[name])
+    depths = learned_depths(name)
+    if not depths:
+        known = schedule_names()
+        raise InvalidOptionError(
+            f"no schedule is named {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}; or give the path "
+            "of a JSON file, or a schedule object"
+        )
+    depth = _LEARNED_DEPTH if num_layers is None else num_layers
+    if depth not in depths:
+        raise InvalidOptionError(
+            f"the schedule {name!r} was fitted with {', '.join(map(str, depths))} layers, not {depth}; choose one of "
+            "these, fit your own with samplers.dqa.learning.fit_schedule, or use an anneal such as 'ramp'"
+        )
+    return load_schedule(shipped[f"{name}-{depth}"])
+
+
+def learned_depths(name: str) -> list[int]:
+    """The depths in which the learned schedule `name` is shipped."""
+    tails = (path.stem.removeprefix(f"{name}-") for path in DATA.glob(f"{name}-*.json"))
+    return sorted(int(tail) for tail in tails if tail.isdigit())
 
 
 def save_schedule(schedule: Schedule, path: str | Path) -> None:

@@ -5,9 +5,10 @@
 One step is what training does: an IsingProblem of fields (B, 1, T, T), couplings (1, 1, T, T) and a causal mask, its
 magnetization, and for "f+b" the gradients of fields and couplings. The peer does the same by batched matrix products
 over all 2^m states of each prefix m, with torch's autograd; its tables of states are made beforehand. Both run in one
-process, interleaved; the table gives medians. "GEMM" is the share of this machine's matrix-product rate (measured in
-the same run), counting the 2·2·2^m operations per query of a prefix that the two halves need, forward, and three
-times that with the backward pass.
+process, interleaved; the table gives medians. Every timed step follows an untimed one of the same method, as in
+training: else a method would pay for the other's memory, which the allocator gives back late. "GEMM" is the share of
+this machine's matrix-product rate (measured in the same run), counting the 2·2·2^m operations per query of a prefix
+that the two halves need, forward, and three times that with the backward pass.
 """
 
 import argparse
@@ -91,6 +92,7 @@ def medians(layer: Layer, backward: bool, repeats: int, budget: float) -> tuple[
     started = time.perf_counter()
     for turn in range(repeats):
         for own, method in zip(times, methods, strict=True):
+            layer.step(method, backward)
             own.append(layer.step(method, backward))
         if turn >= 2 and time.perf_counter() - started > budget:
             break

@@ -9,6 +9,7 @@ with s_j ∈ {−1, +1}: a larger field makes +1 likelier (dimod's fields have t
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -113,8 +114,7 @@ class IsingProblem:
             for t, order in ((self._couplings, 2), (self.triples, 3))
         ):
             return False
-        triangle = torch.ones(n, n, dtype=torch.bool, device=allowed.device).tril()
-        return torch.equal(allowed.reshape(n, n), triangle)
+        return torch.equal(allowed.reshape(n, n), _triangle(n, allowed.device))
 
     def expanded_allowed(self) -> Bool[Tensor, "*batch n"] | None:
         """`allowed` at the full batch shape (a view), or None where every spin is allowed."""
@@ -185,15 +185,9 @@ class IsingProblem:
         """
         rank = len(self.batch_shape)
 
-        def padded(t: Tensor | None, order: int) -> Tensor | None:
-            if t is None:
-                return None
-            own = tuple(t.shape[t.ndim - order :])
-            return t.reshape(*([1] * (rank - (t.ndim - order))), *t.shape[: t.ndim - order], *own)
-
-        couplings, triples = padded(self._couplings, 2), padded(self.triples, 3)
-        interactions = [t for t in (couplings, triples) if t is not None]
-        own_axes = [a for a in range(rank) if any(t.shape[a] != 1 for t in interactions)]
+        interactions = [(t, order) for t, order in ((self._couplings, 2), (self.triples, 3)) if t is not None]
+        batches = [(1,) * (rank + order - t.ndim) + tuple(t.shape[: t.ndim - order]) for t, order in interactions]
+        own_axes = [a for a in range(rank) if any(batch[a] != 1 for batch in batches)]
         shared_axes = [a for a in range(rank) if a not in own_axes]
         order = own_axes + shared_axes
         sizes = [self.batch_shape[a] for a in order]
@@ -205,22 +199,23 @@ class IsingProblem:
         def gather(t: Tensor, tail: int) -> Tensor:
             if not in_order:
                 t = t.permute([*order, *range(rank, rank + tail)])
-            return t.reshape((groups, queries, *t.shape[rank:]))
+            return _shaped(t, (groups, queries, *t.shape[rank:]))
 
         def gather_interaction(t: Tensor | None, tail: int) -> Tensor | None:
             if t is None:
                 return None
-            shape = [self.batch_shape[a] if a in own_axes else 1 for a in range(rank)]
-            t = t.expand(*shape, *t.shape[rank:])
+            own, shape = t.shape[t.ndim - tail :], [self.batch_shape[a] if a in own_axes else 1 for a in range(rank)]
+            if not in_order or t.numel() != groups * own.numel():
+                t = t.expand(*shape, *own)
             if not in_order:
                 t = t.permute([*order, *range(rank, rank + tail)])
-            return t.reshape(groups, 1, *t.shape[rank:])
+            return _shaped(t, (groups, 1, *own))
 
         allowed = self.expanded_allowed()
         inner = self._rebuilt(
             fields=gather(self.fields, 1),
-            couplings=gather_interaction(couplings, 2),
-            triples=gather_interaction(triples, 3),
+            couplings=gather_interaction(self._couplings, 2),
+            triples=gather_interaction(self.triples, 3),
             allowed=None if allowed is None else gather(allowed, 1),
             # Streams that were never set count the problems in their order, here as well as in the batch.
             streams=None if self._streams is None and in_order else gather(self.streams, 0),
@@ -263,8 +258,22 @@ class GroupedProblem:
         """Bring per-problem values (G, Q, *rest) back to (*batch, *rest)."""
         rank, rest = len(self._order), tuple(values.shape[2:])
         inverse = [self._order.index(a) for a in range(rank)]
-        unfolded = values.reshape((*self._sizes, *rest))
+        unfolded = _shaped(values, (*self._sizes, *rest))
+        if inverse == list(range(rank)):
+            return unfolded
         return unfolded.permute((*inverse, *range(rank, rank + len(rest))))
+
+
+def _shaped(t: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """`t` in another shape. Each view is a step of the backward pass, so one that changes nothing is left out."""
+    return t if tuple(t.shape) == shape else t.reshape(shape)
+
+
+@lru_cache(maxsize=64)
+def _triangle(size: int, device: torch.device) -> Tensor:
+    """The causal mask, kept."""
+    with torch.inference_mode(False):
+        return torch.ones(size, size, dtype=torch.bool, device=device).tril()
 
 
 def _check_fields(fields: Tensor) -> None:

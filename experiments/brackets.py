@@ -110,6 +110,7 @@ class BracketSettings(ExperimentSettings):
         return dataclasses.replace(
             self,
             training=dataclasses.replace(training, steps=min(training.steps, 20), eval_every=10),
+            rate_steps=min(self.rate_steps, 10),
             data=dataclasses.replace(
                 data, validation_size=min(data.validation_size, 50), test_size=min(data.test_size, 100)
             ),

@@ -108,6 +108,7 @@ class TextSettings(ExperimentSettings):
         return dataclasses.replace(
             self,
             training=dataclasses.replace(self.training, steps=min(self.training.steps, 20), eval_every=10),
+            rate_steps=min(self.rate_steps, 10),
             validation_characters=min(self.validation_characters or few, few),
             test_characters=min(self.test_characters or few, few),
             marginal_windows=min(self.marginal_windows, 10),

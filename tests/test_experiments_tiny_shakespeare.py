@@ -251,6 +251,8 @@ REFUSED = [
     (["--data=text.txt", "--heads=3"], ["num_heads=3", "not a multiple"]),
     (["--data=text.txt", "--weights=absent.safetensors"], ["no checkpoint absent.safetensors"]),
     (["--data=text.txt", "--weights=a.safetensors", "--seeds=0,1"], ["--weights evaluates one checkpoint"]),
+    (["--data=text.txt", "--learning-rates=0.1,0"], ["--learning-rates has 0", "above 0"]),
+    (["--data=text.txt", "--rate-steps=0"], ["--rate-steps is 0"]),
     (["--data=text.txt", "--learning-rat=1"], ["did you mean '--learning-rate'"]),
 ]
 
@@ -270,3 +272,21 @@ def test_a_run_is_never_overwritten(text):
     code, _, err = text(*TINY, "--out=run")
     assert code != 0 and "--resume" in err
     assert before == {p: p.read_bytes() for p in Path("run").rglob("*") if p.is_file()}
+
+
+def test_the_learning_rate_is_chosen_on_validation_data(text):
+    options = [*TINY, "--steps=20", "--schedule=constant", "--learning-rate=1e-3", "--coupling-learning-rate=3e-3"]
+    code, _, err = text(*options, "--learning-rates=1e-5,0.02,1e-4", "--rate-steps=8", "--out=run")
+    assert code == 0, err
+    rates = summary("run")["learning_rates"]
+    assert rates["chosen"] == 0.02 and min(rates["loss"], key=rates["loss"].get) == "0.02"
+    assert list(rates["loss"]) == ["1e-05", "0.02", "0.0001"]
+    rows = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert {row.get("label") for row in rows} == {"rate-1e-05", "rate-0.02", "rate-0.0001", None}
+    with Path("run/plots/learning_curve.csv").open() as file:
+        assert [row["step"] for row in csv.DictReader(file)] == ["10", "20"]
+    # The training that follows starts afresh, with the couplings' rate in proportion.
+    alone = [*TINY, "--steps=20", "--schedule=constant", "--learning-rate=0.02", "--coupling-learning-rate=0.06"]
+    assert text(*alone, "--out=alone")[0] == 0
+    ours, theirs = weights("run"), weights("alone")
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-6) for name in theirs)

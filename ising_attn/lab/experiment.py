@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,10 @@ from ising_attn.boltzmann import samplers_of
 from ising_attn.couplings import coupling_parameters
 from ising_attn.lab.config import Flat, SamplerSettings
 from ising_attn.lab.progress import training_progress
+from ising_attn.lab.rates import choose_rate
 from ising_attn.lab.runs import RunFolder
 from ising_attn.lab.tables import Table
-from ising_attn.lab.training import Task, Trainer, TrainingSettings
+from ising_attn.lab.training import Task, Trainer, TrainingResult, TrainingSettings
 from samplers import InvalidOptionError, NotSupportedError, ProblemTooLargeError, Sampler
 from samplers.streams import derive_key
 
@@ -32,11 +34,19 @@ class ExperimentSettings(SamplerSettings):
     """Train once for each of these seeds (--seeds=0,1,2), each in its own folder; by default once, with --seed."""
     weights: Path | None = None
     """Checkpoint to evaluate through the sampler instead of training."""
+    learning_rates: tuple[float, ...] = ()
+    """Train shortly with each of these first, and go on with the one that is best on validation data; the couplings'
+    rate keeps its ratio. None: --learning-rate."""
+    rate_steps: int = 1000
+    """Steps with each of --learning-rates."""
     quick: bool = False
     """A run of seconds that shows whether everything works; its numbers mean nothing."""
     training: Flat[TrainingSettings] = TrainingSettings()
 
     def __post_init__(self) -> None:
+        self.require_at_least(rate_steps=1)
+        if any(not rate > 0 for rate in self.learning_rates):
+            raise InvalidOptionError(f"--learning-rates has {min(self.learning_rates)}; each must be above 0")
         if self.weights is not None and (self.resume or len(self.seeds) > 1):
             raise InvalidOptionError("--weights evaluates one checkpoint; leave out --resume and several --seeds")
 
@@ -157,19 +167,35 @@ class Experiment(abc.ABC, Generic[S, R]):
 
     def train(self, run: RunFolder, *, resume: bool) -> dict[str, Any]:
         """Train to the end; numbers for summary.json. The model has the best weights after it."""
+        settings, rates = self.settings.training, self.settings.learning_rates
+        tried: dict[str, Any] = {}
+        if rates:
+            fit = functools.partial(self._best_metrics, run=run, resume=resume)
+            choice = choose_rate(self.model, settings, rates, self.settings.rate_steps, fit)
+            settings = choice.settings
+            tried = {"learning_rates": {"chosen": settings.learning_rate, settings.monitor: choice.values}}
+        result = self._fit(settings, "", run, resume)
+        best = {f"validation_{name}": value for name, value in result.best_metrics.items()}
+        return {"train_seconds": result.seconds, "steps": result.steps, "best_step": result.best_step, **best, **tried}
+
+    def _best_metrics(
+        self, settings: TrainingSettings, label: str, *, run: RunFolder, resume: bool
+    ) -> dict[str, float]:
+        return self._fit(settings, label, run, resume).best_metrics
+
+    def _fit(self, settings: TrainingSettings, label: str, run: RunFolder, resume: bool) -> TrainingResult:
         trainer = Trainer(
             self.model,
             self.task,
-            self.settings.training,
+            settings,
             run,
+            label=label,
             model_config=self.model_config,
             coupling_parameters=coupling_parameters(self.model),
             samplers=samplers_of(self.model),
         )
-        with training_progress(f"seed {self.seed}") as progress:
-            result = trainer.fit(progress, resume=resume)
-        best = {f"validation_{name}": value for name, value in result.best_metrics.items()}
-        return {"train_seconds": result.seconds, "steps": result.steps, "best_step": result.best_step, **best}
+        with training_progress(" ".join(["seed", str(self.seed), label]).strip()) as progress:
+            return trainer.fit(progress, resume=resume)
 
 
 def _check_sampler(sampler: Sampler, context: int) -> None:

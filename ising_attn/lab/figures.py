@@ -32,12 +32,12 @@ def draw_all(figures: Iterable[Callable[[], None]]) -> list[str]:
 def save_learning_curve(
     folder: Path, metrics: Sequence[Mapping[str, Any]], title: str, quantities: Sequence[str]
 ) -> None:
-    """Training and validation values over the steps; nothing where there are no rows.
+    """Training and validation values over the steps, without fits that have a label; nothing where there are no rows.
 
     Args:
         metrics: rows of metrics.jsonl, with `quantity` and `validation_quantity` for every quantity.
     """
-    rows = [row for row in metrics if "validation_loss" in row]
+    rows = [row for row in metrics if "validation_loss" in row and not row.get("label")]
     if not rows:
         return
     names = ["step", *(name for q in quantities for name in (q, f"validation_{q}"))]

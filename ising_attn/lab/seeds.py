@@ -124,7 +124,8 @@ def _announce(console: Console, experiment: Experiment, device: torch.device) ->
     if experiment.settings.weights is not None:
         return
     training = experiment.settings.training
-    needed = training.steps * step + training.steps / training.eval_every * evaluation
+    tried = len(set(experiment.settings.learning_rates)) * experiment.settings.rate_steps
+    needed = (training.steps + tried) * (step + evaluation / training.eval_every)
     console.print(
         f"at most {training.steps} steps of {1000 * step:.0f} ms, {training.steps // training.eval_every} evaluations "
         f"of {evaluation:.1f} s: about {_spoken(needed)} of training per seed"

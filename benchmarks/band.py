@@ -4,10 +4,10 @@
 
 Problems: 1024 of n spins, h ~ N(0, 1), J ~ N(0, 0.3²) within |j − k| ≤ w and shared, β = 1, float32. One step of ours
 is what a user does: an IsingProblem and its magnetization; "backward" is the gradient of fields and couplings alone.
-The peer gets models that are made beforehand and one read with marginals; it is timed on a few of the problems, one after
-the other, and counted up to 1024. All take turns in one process; ratios are of the best times, which is what each does
-when nothing else disturbs it, and medians stand beside them. "error" is the largest difference to the same problems in
-float64, and "peer" the largest difference between the two methods.
+The peer gets models that are made beforehand and one read with marginals; it is timed on a few of the problems, one
+after the other, and counted up to 1024. All take turns in one process; ratios are of the best times, which is what
+each does when nothing else disturbs it, and medians stand beside them. "error" is the largest difference to the same
+problems in float64, and "peer" the largest difference between the two methods.
 
 On a machine that others use too, `--clock cpu` times by this process's own processor time (with one thread).
 """

@@ -89,20 +89,20 @@ def width_of(problem: IsingProblem, width: int | None) -> int:
     if not problem.has_couplings:
         return 0
     n = problem.num_spins
-    limit = n - 1 if width is None else min(width, n - 1)
+    if width is not None and not bool(problem.couplings.triu(width + 1).any()):
+        return min(width, n - 1)
     reach, value = _reach(problem.couplings.detach())
-    if width is not None and reach > limit:
+    if width is not None:
         raise InvalidProblemError(
             f"couplings reach {reach} spins far (the largest there is {value:.3g}) and width={width}; "
             "give a larger width, or none to have it found, or set the couplings beyond it to 0"
         )
-    used = reach if width is None else limit
-    if used > MAX_WIDTH:
+    if reach > MAX_WIDTH:
         raise ProblemTooLargeError(
             f"couplings reach {reach} spins far, which needs tables of 2^{reach} states; band allows a reach of "
             f"{MAX_WIDTH}; use get_sampler('gibbs'), or 'exact' up to 24 spins"
         )
-    return used
+    return reach
 
 
 def _reach(couplings: Tensor) -> tuple[int, float]:

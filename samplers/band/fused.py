@@ -139,7 +139,7 @@ class _Sums(torch.autograd.Function):
     def forward(ctx, fields: Tensor, band: Tensor, plan: _Plan, wants_log_z: bool):
         given = _Given(fields, band, plan)
         mean = torch.empty_like(given.ups)
-        log_z = torch.empty(*given.ups.shape[:2], plan.lanes, dtype=torch.float64)
+        log_z = torch.empty(*given.ups.shape[:2], plan.lanes if wants_log_z else 0, dtype=torch.float64)
         out = mean.numpy(), log_z.numpy()
         given.run(lambda start, stop: sums_kernel(*given.arguments, start, stop, *out))
         rows = plan.spans.shape[:2]

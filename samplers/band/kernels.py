@@ -19,13 +19,13 @@ import numpy as np
 
 from samplers.band.passes import (
     fold,
+    fold_product,
+    fold_tangent_product,
     open_tables,
-    product,
     step,
     step_back,
     sum_states,
     table_at,
-    tangent_product,
     tangent_step,
     tangent_step_back,
 )
@@ -55,8 +55,9 @@ def _start(x, lanes, lo):
 @kernel
 def _rescale(total, up, down, log_z):
     """Let the factors of the coming spin bring the message back to a sum of 1."""
-    for i in range(len(total)):
+    for i in range(len(log_z)):
         log_z[i] += math.log(total[i])
+    for i in range(len(total)):
         inverse = 1 / total[i]
         up[i] *= inverse
         down[i] *= inverse
@@ -64,7 +65,10 @@ def _rescale(total, up, down, log_z):
 
 @kernel
 def sums_kernel(ups, downs, spans, factors, bounds, room, start, stop, mean, log_z):
-    """⟨s⟩ (R, B, n, L), −1 outside the spans, and log Z (R, B, L) less logs of factors, of blocks start … stop−1."""
+    """⟨s⟩ (R, B, n, L), −1 outside the spans, and log Z less logs of factors, of blocks start … stop−1.
+
+    log Z is (R, B, L), or (R, B, 0) where it is not wanted.
+    """
     blocks, n, lanes = ups.shape[1:]
     w = factors.shape[2]
     size, kind = 1 << w, ups.dtype
@@ -94,15 +98,15 @@ def sums_kernel(ups, downs, spans, factors, bounds, room, start, stop, mean, log
             if t % w == w - 1 or t == hi:
                 marks[t // w, : states * lanes] = x[: states * lanes]
         sum_states(x, states, total)
-        for i in range(lanes):
+        for i in range(len(logs)):
             logs[i] += math.log(total[i])
+        for i in range(lanes):
             total[i] = 1 / total[i]
         for k in range(states):
             b[k * lanes : (k + 1) * lanes] = total
         for t in range(hi, lo - 1, -1):
             if t % w == w - 1 or t == hi:
-                product(marks[t // w], b, law, states * lanes)
-                fold(law, states, t % w + 1, signed, lanes)
+                fold_product(marks[t // w], b, law, states, t % w + 1, signed, lanes)
                 for k in range(max(0, lo - t + t % w), t % w + 1):
                     for i in range(lanes):
                         means[t - t % w + k, i] = signed[k * lanes + i] / law[i]
@@ -113,7 +117,7 @@ def sums_kernel(ups, downs, spans, factors, bounds, room, start, stop, mean, log
 
 
 @kernel
-def _tangent_marks(x, xd, marks, up, down, up_slope, down_slope, lo, hi, factors, tables, bounds, room, total, unused):
+def _tangent_marks(x, xd, marks, up, down, up_slope, down_slope, lo, hi, factors, tables, bounds, room, total):
     """The forward pass with tangents; returns the number of states at the end.
 
     `up_slope`, `down_slope` hold the slopes alone and become slopes times factors, rescaled.
@@ -123,7 +127,7 @@ def _tangent_marks(x, xd, marks, up, down, up_slope, down_slope, lo, hi, factors
     for t in range(lo, hi + 1):
         if shrunk > room:
             sum_states(x, states, total)
-            _rescale(total, up[t], down[t], unused)
+            _rescale(total, up[t], down[t], total[:0])
             shrunk = 0.0
         for i in range(lanes):
             up_slope[t, i] *= up[t, i]
@@ -170,7 +174,7 @@ def gradient_kernel(
     marks = aligned(2 * ((n + w - 1) // w) * full, kind).reshape((2, (n + w - 1) // w, full))
     # The messages between two marks.
     part = aligned(2 * w * full, kind).reshape((2, w, full))
-    signed, total, unused = aligned(w * lanes, kind), aligned(lanes, kind), np.empty(lanes)
+    signed, total = aligned(w * lanes, kind), aligned(lanes, kind)
     row = -1
     for job in range(start, stop):
         if job // blocks != row:
@@ -187,7 +191,7 @@ def gradient_kernel(
         if lo > 0:
             xd[: full - lanes] = 0
         states = _tangent_marks(x, xd, marks, up, down, up_slope, down_slope, lo, hi, factors[row], tables,
-                                bounds[row], room, total, unused)  # fmt: skip
+                                bounds[row], room, total)  # fmt: skip
         sum_states(x, states, total)
         for k in range(states):
             for i in range(lanes):
@@ -196,9 +200,8 @@ def gradient_kernel(
         last = hi
         while last >= lo:
             first = max(lo, last - last % w)
-            product_size = states * lanes
-            tangent_product(marks[0, last // w], marks[1, last // w], b, bd, law, product_size)
-            fold(law, states, last % w + 1, signed, lanes)
+            mark = last // w
+            fold_tangent_product(marks[0, mark], marks[1, mark], b, bd, law, states, last % w + 1, signed, lanes)
             for t in range(first, last + 1):
                 field_out[row, at, t] = signed[t % w * lanes : (t % w + 1) * lanes]
             _messages_before(first, last, lo, marks, part, slope, up, down, up_slope, down_slope, factors[row],

@@ -192,11 +192,18 @@ def tangent_step_back(b, bd, x, xd, table, up, down, up_slope, down_slope, state
 
 
 @kernel
-def fold(law, states, bits, signed, lanes):
-    """signed[k] = Σ_s ±law[s] by the sign of bit k < bits; law[0] = Σ_s law[s]. The law is used up."""
+def _highest_bit(states):
+    """The place of the highest bit of a state's number, of 2 states or more."""
     place = 0
     while 2 << place < states:
         place += 1
+    return place
+
+
+@kernel
+def fold(law, states, bits, signed, lanes):
+    """signed[k] = Σ_s ±law[s] by the sign of bit k < bits; law[0] = Σ_s law[s]. The law is used up."""
+    place = _highest_bit(states)
     while place >= 0:
         half = 1 << place
         for v in range(0, lanes, VECTOR):
@@ -213,15 +220,32 @@ def fold(law, states, bits, signed, lanes):
 
 
 @kernel
-def product(x, b, law, size):
-    for i in range(0, size, VECTOR):
-        store(law, i, multiply(load(x, i), load(b, i)))
+def fold_product(x, b, law, states, bits, signed, lanes):
+    """`fold` of the law x b, which is not kept."""
+    place = _highest_bit(states)
+    half = 1 << place
+    for v in range(0, lanes, VECTOR):
+        first = multiply(load(x, v), load(b, v))
+        second = multiply(load(x, half * lanes + v), load(b, half * lanes + v))
+        total = subtract(first, second)
+        store(law, v, add(first, second))
+        for k in range(1, half):
+            i, j = k * lanes + v, (half + k) * lanes + v
+            first, second = multiply(load(x, i), load(b, i)), multiply(load(x, j), load(b, j))
+            total = add(total, subtract(first, second))
+            store(law, i, add(first, second))
+        if place < bits:
+            store(signed, place * lanes + v, total)
+    if place > 0:
+        fold(law, half, bits, signed, lanes)
 
 
 @kernel
-def tangent_product(x, xd, b, bd, law, size):
-    for i in range(0, size, VECTOR):
+def fold_tangent_product(x, xd, b, bd, law, states, bits, signed, lanes):
+    """`fold` of the tangent of the law x b."""
+    for i in range(0, states * lanes, VECTOR):
         store(law, i, multiply_add(load(xd, i), load(b, i), multiply(load(x, i), load(bd, i))))
+    fold(law, states, bits, signed, lanes)
 
 
 @kernel

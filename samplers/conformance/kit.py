@@ -1,6 +1,7 @@
 """What a conformance check is, how one is run, and the problems and reference laws that the checks share."""
 
 import dataclasses
+import weakref
 from collections.abc import Callable
 from typing import Literal
 
@@ -19,6 +20,8 @@ DRAWS = 16_000
 COMPARED_DRAWS = 8_000
 # False-alarm rate of one statistical test; seeds are fixed, so a pass stays a pass.
 ALARM = 1e-6
+# Of every sampler that was asked: the checks ask before each measurement, and some calls are slow.
+_noisy: weakref.WeakKeyDictionary[Sampler, bool] = weakref.WeakKeyDictionary()
 
 
 class ConformanceError(AssertionError):
@@ -107,8 +110,11 @@ def random_problem(
 
 def is_noisy(sampler: Sampler) -> bool:
     """Whether two calls with different seeds give different magnetizations."""
-    problem = random_problem(3)
-    return not torch.equal(sampler.magnetization(problem, seed=1), sampler.magnetization(problem, seed=2))
+    if sampler not in _noisy:
+        problem = random_problem(3)
+        first, second = (sampler.magnetization(problem, seed=seed) for seed in (1, 2))
+        _noisy[sampler] = not torch.equal(first, second)
+    return _noisy[sampler]
 
 
 def measured(sampler: Sampler, problem: IsingProblem, seed: int, draws: int = COMPARED_DRAWS) -> Tensor:

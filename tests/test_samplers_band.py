@@ -291,3 +291,13 @@ def test_second_derivatives_are_refused():
     m = get_sampler("band").magnetization(problem)
     with pytest.raises(NotSupportedError, match="create_graph"):
         torch.autograd.grad(m.sum(), problem.fields, create_graph=True)
+
+
+def test_a_call_in_inference_mode_leaves_training_alone():
+    problem = band_problem(2, n=11, width=4, gradient=True)
+    sampler = get_sampler("band")
+    with torch.inference_mode():
+        m = sampler.magnetization(problem)
+    again = sampler.magnetization(problem)
+    again.sum().backward()
+    assert torch.equal(m, again) and problem.couplings.grad is not None

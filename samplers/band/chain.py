@@ -1,6 +1,7 @@
 """`Chain`: a grouped problem as the transfer matrix sees it, one spin after the other with its w predecessors."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float
@@ -54,13 +55,22 @@ def chain_of(inner: IsingProblem, width: int) -> Chain:
 def band_of(inner: IsingProblem, width: int) -> Float[Tensor, "groups n width"]:
     """βJ_{t,t−d} at [t, d−1]. The gradient of J is symmetric, and zero beyond the band."""
     groups, n = inner.fields.shape[0], inner.num_spins
-    j = inner.couplings.expand(groups, 1, n, n).squeeze(1)
-    rows = []
-    for d in range(1, width + 1):
-        # Both triangles, so that each carries half of the derivative.
-        pair = (j.diagonal(-d, -2, -1) + j.diagonal(d, -2, -1)) * (inner.beta / 2)
-        rows.append(torch.nn.functional.pad(pair, (min(d, n), 0)))
-    return torch.stack(rows, -1)
+    j = inner.couplings.expand(groups, 1, n, n).reshape(groups, n * n)
+    below, above = _places(n, width, j.device)
+    # Both triangles, so that each carries half of the derivative.
+    both = j.index_select(1, below) + j.index_select(1, above)
+    return (both * (inner.beta / 2)).view(groups, n, width)
+
+
+@lru_cache(maxsize=32)
+def _places(n: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where J_{t,t−d} and J_{t−d,t} lie in a flat J, in the order of a band; for t < d it is J_00, which is 0."""
+    # What is kept must be fit for training, whoever asks first.
+    with torch.inference_mode(False):
+        t = torch.arange(n, device=device)[:, None]
+        before = t - torch.arange(1, width + 1, device=device)
+        below, above = t * n + before, before * n + t
+        return torch.where(before < 0, 0, below).flatten(), torch.where(before < 0, 0, above).flatten()
 
 
 def compensated(

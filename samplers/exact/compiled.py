@@ -23,11 +23,12 @@ class CompiledSum(torch.autograd.Function):
         mean, log_z, lost = given.results()
         prefixes, n = given.h.shape[2:]
         positions = min(prefixes, max(0, fused_spins - (n - prefixes)))
+        keep = any(ctx.needs_input_grad)
         if positions:
-            fused_forward(given, positions, mean, log_z, lost)
+            ctx.tables = fused_forward(given, positions, keep, mean, log_z, lost)
         ctx.room = None
         if positions < prefixes:
-            ctx.room = GemmRoom(given, positions, keep=any(ctx.needs_input_grad))
+            ctx.room = GemmRoom(given, positions, keep=keep)
             ctx.room.forward(mean, log_z, lost)
         ctx.save_for_backward(fields, couplings, triples, allowed)
         ctx.given, ctx.positions = given, positions
@@ -48,7 +49,7 @@ class CompiledSum(torch.autograd.Function):
         g_mean, g_log_z = given.slopes(*gradients[:2])
         h_out, j_out, k_out = np.zeros(given.h.shape, given.h.dtype), np.zeros(given.j.shape), np.zeros(given.k.shape)
         if ctx.positions:
-            fused_backward(given, ctx.positions, g_mean, g_log_z, wants_j, h_out, j_out, k_out)
+            fused_backward(given, ctx.positions, ctx.tables, g_mean, g_log_z, wants_j, h_out, j_out, k_out)
         if ctx.room is not None:
             ctx.room.backward(g_mean, g_log_z, wants_j, h_out, j_out, k_out)
         return (

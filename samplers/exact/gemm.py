@@ -18,6 +18,7 @@ from samplers.exact.stages import (
     add_products,
     centre_slopes,
     group_weights,
+    load_absent,
     load_halves,
     reduce_sums,
     write_gradients,
@@ -127,9 +128,10 @@ class GemmRoom:
         low, n = size // 2, given.num_spins
         rows, cols = (1 << (size - low), lanes), (1 << low, lanes)
         u, v, absent = np.empty(rows, dtype), np.empty(cols, dtype), np.zeros((n, lanes))
-        load_halves(given.h[group], given.mask[group if given.masked else 0], given.masked, given.j[group], given.beta,
-                    first, position, size, self.fields, absent, self.factors, self.scratch, self.work,
-                    u, v)  # fmt: skip
+        if given.masked:
+            load_absent(given.mask[group], first, position, size, absent)
+        load_halves(given.h[group], given.masked, given.j[group], given.beta, first, position, size,
+                    self.fields, absent, self.factors, self.scratch, self.work, u, v)  # fmt: skip
         w = self._matrix(group, size)
         by_row, by_col = _product(w, v), _product(w.T, u)
         block = _Block(u, v, by_row, by_col, absent, np.empty((n, lanes), dtype), np.empty(lanes, dtype))

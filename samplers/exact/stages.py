@@ -48,18 +48,23 @@ def group_weights(j, k, has_triples, beta, smallest, largest, energies, work, in
 
 
 @kernel
-def load_halves(h, mask, masked, j, beta, first, position, size, fields, absent, factors, scratch, work, u, v):
+def load_absent(mask, first, position, size, absent):
+    """absent[k, l] = 1.0 where spin k of query first + l is not allowed, else 0."""
+    lanes = absent.shape[1]
+    for spin in range(size):
+        for lane in range(lanes):
+            absent[spin, lane] = 0.0
+    for lane in range(min(lanes, mask.shape[0] - first)):
+        for spin in range(size):
+            absent[spin, lane] = 0.0 if mask[first + lane, position, spin] else 1.0
+
+
+@kernel
+def load_halves(h, masked, j, beta, first, position, size, fields, absent, factors, scratch, work, u, v):
     """u and v of a block of lanes; `fields` then holds the effective β-scaled fields."""
     lanes = fields.shape[1]
     load_lanes(h, first, position, size, lanes, fields)
     if masked:
-        count = min(lanes, mask.shape[0] - first)
-        for spin in range(size):
-            for lane in range(lanes):
-                absent[spin, lane] = 0.0
-        for lane in range(count):
-            for spin in range(size):
-                absent[spin, lane] = 0.0 if mask[first + lane, position, spin] else 1.0
         compensate(fields, absent, j)
     for spin in range(size):
         for lane in range(lanes):

@@ -76,8 +76,7 @@ class TextSettings(ExperimentSettings):
     protocol: Literal["tuned", "paper"] = "tuned"
     """Splits, and the defaults of training and dropout: the whole text with our own, or the paper's."""
     data: Path | None = None
-    """Text file; by default the one that ISING_ATTN_TINY_SHAKESPEARE names, or Tiny Shakespeare from the user's cache,
-    downloaded where it is not there."""
+    """Text file; by default the one that ISING_ATTN_TINY_SHAKESPEARE names, or a download to the user's cache."""
     context: int = 8
     """Characters of a window, T."""
     validation_characters: int | None = None

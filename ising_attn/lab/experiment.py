@@ -35,8 +35,7 @@ class ExperimentSettings(SamplerSettings):
     weights: Path | None = None
     """Checkpoint to evaluate through the sampler instead of training."""
     learning_rates: tuple[float, ...] = ()
-    """Train shortly with each of these first, and go on with the one that is best on validation data; the couplings'
-    rate keeps its ratio. None: --learning-rate."""
+    """Train briefly with each first, then go on with the best on validation data; J's rate keeps its ratio."""
     rate_steps: int = 1000
     """Steps with each of --learning-rates."""
     quick: bool = False

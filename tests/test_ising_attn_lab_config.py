@@ -9,7 +9,7 @@ import pytest
 
 from ising_attn.lab.config import Flat, Hidden, RunSettings, SamplerSettings, parse_settings, settings_to_dict
 from ising_attn.lab.training import TrainingSettings
-from samplers import Capabilities, InvalidOptionError, Sampler, UnknownSamplerError, option, register_sampler
+from samplers import Capabilities, InvalidOptionError, Sampler, UnknownSamplerError, option, register_sampler, registry
 
 
 class Probe(Sampler):
@@ -30,7 +30,12 @@ class Probe(Sampler):
         return Capabilities(exact=False, boltzmann=False, gradient="none")
 
 
-register_sampler("config-probe", Probe)
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    """Registers `Probe` for this file's tests alone."""
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    monkeypatch.setattr(registry, "_classes", dict(registry._classes))
+    register_sampler("config-probe", Probe)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from samplers import (
     get_sampler,
     option,
     register_sampler,
+    registry,
 )
 from samplers.estimators import magnetization_from_samples, straight_through
 from samplers.streams import derive_key, uniforms
@@ -38,7 +39,12 @@ class Coin(Sampler):
         return Samples(spins, torch.ones(spins.shape[:-1], dtype=problem.dtype), problem.energy(spins))
 
 
-register_sampler("coin", Coin)
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    """Registers `Coin` for this file's tests alone."""
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    monkeypatch.setattr(registry, "_classes", dict(registry._classes))
+    register_sampler("coin", Coin)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_success_is_zero_and_a_returned_code_is_passed_on():
     assert run_main(lambda: 3, debug=False) == 3
 
 
-def test_a_real_ctrl_c_exits_with_130(capsys):
+def test_a_real_ctrl_c_exits_with_130(capsys, interrupts):
     assert run_main(lambda: os.kill(os.getpid(), signal.SIGINT), debug=False) == 130
 
 

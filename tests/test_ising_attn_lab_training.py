@@ -293,7 +293,7 @@ def test_a_gradient_that_is_not_finite_never_reaches_the_weights():
     assert same_bits(dict(ours.model.state_dict()), dict(Model().state_dict()))
 
 
-def test_a_second_interrupt_stops_at_once():
+def test_a_second_interrupt_stops_at_once(interrupts):
     def twice(step: int) -> None:
         if step == 3:
             signal.raise_signal(signal.SIGINT)

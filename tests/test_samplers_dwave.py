@@ -178,7 +178,7 @@ def test_embeddings_are_kept_per_size(monkeypatch: pytest.MonkeyPatch):
         sizes.append(size)
         return find_tiles(machine, size, limit)
 
-    monkeypatch.setattr("samplers.dwave.find_tiles", noted)
+    monkeypatch.setattr("samplers.dwave.sampler.find_tiles", noted)
     sampler = dwave(mock(), device_beta=3.0, num_reads=5)
     for n in (3, 3, 4, 3):
         sampler.sample(random_problem(2, n))

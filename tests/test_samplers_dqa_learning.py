@@ -4,8 +4,17 @@ import pytest
 import torch
 
 from samplers.dqa import calibration
-from samplers.dqa.learning import MEDIUM, STRONG, WEAK, Family, exact_magnetization, fit_schedule, measured_error
-from samplers.dqa.schedules import linear_ramp, named_schedule, schedule_names
+from samplers.dqa.learning import (
+    MEDIUM,
+    STRONG,
+    WEAK,
+    Family,
+    FitStep,
+    exact_magnetization,
+    fit_schedule,
+    measured_error,
+)
+from samplers.dqa.schedules import AngleSchedule, linear_ramp, named_schedule, schedule_names
 from samplers.enumeration import moments
 from samplers.errors import InvalidOptionError
 
@@ -13,9 +22,15 @@ FAMILIES = {"weak": WEAK, "medium": MEDIUM, "strong": STRONG}
 LEARNED = [name for name in schedule_names() if name.startswith("learned-")]
 
 
+def shipped(name: str) -> AngleSchedule:
+    schedule = named_schedule(name)
+    assert isinstance(schedule, AngleSchedule)
+    return schedule
+
+
 def test_a_short_fit_beats_its_start_and_repeats():
     family = Family(0.8, 0.3, num_spins=(4,))
-    seen = []
+    seen: list[FitStep] = []
     schedules = [fit_schedule(family, 2, steps=30, batch=8, progress=seen.append) for _ in range(2)]
     assert torch.equal(schedules[0].angles.mixer, schedules[1].angles.mixer)
     assert [step.step for step in seen] == 2 * list(range(1, 31))
@@ -38,7 +53,7 @@ def test_problems_of_a_family_are_its_law_and_their_targets_exact():
 
 @pytest.mark.parametrize("name", LEARNED)
 def test_shipped_schedules_are_as_good_as_they_say(name):
-    schedule = named_schedule(name)
+    schedule = shipped(name)
     family = FAMILIES[name.split("-")[1]]
     said = schedule.about["mean_marginal_error"]["8"]
     # Fresh problems: 256 of them scatter the mean by a few percent.
@@ -48,8 +63,18 @@ def test_shipped_schedules_are_as_good_as_they_say(name):
 
 
 def test_eight_layers_reach_the_goals():
-    assert measured_error(named_schedule("learned-medium-8").angles, MEDIUM, 8) < 0.02
-    assert measured_error(named_schedule("learned-strong-8").angles, STRONG, 8) < 0.08
+    assert measured_error(shipped("learned-medium-8").angles, MEDIUM, 8) < 0.02
+    assert measured_error(shipped("learned-strong-8").angles, STRONG, 8) < 0.08
+
+
+def test_stretching_keeps_the_anneal():
+    ramp = linear_ramp().layers(40)
+    longer = stretched(ramp, 80)
+    assert longer.depth == 80
+    for short, long in ((ramp.fields, longer.fields), (ramp.mixer, longer.mixer)):
+        assert long.sum().item() == pytest.approx(short.sum().item(), rel=0.01)
+    before, after = calibration.layer_betas(ramp), calibration.layer_betas(longer)
+    assert [b.item() for b in after] == pytest.approx([b.item() for b in before], rel=0.02)
 
 
 def test_refusals():

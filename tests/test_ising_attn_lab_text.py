@@ -94,7 +94,17 @@ def test_without_the_text_one_sentence_says_the_three_ways(cache, monkeypatch, c
     message = str(refused.value)
     assert "\n" not in message and ". " not in message
     assert all(part in message for part in ("--data=PATH", CORPUS_VARIABLE, str(cache)))
+    assert ("no route to host" if content is None else "another checksum") in message
     assert not cache.exists() or damaged
+
+
+def test_a_long_reason_is_told_shortly(cache, monkeypatch):
+    def download(*_, **__):
+        raise OSError("HTTPSConnectionPool: " + "max retries exceeded " * 20)
+
+    monkeypatch.setattr(pooch.HTTPDownloader, "__call__", download)
+    with pytest.raises(CorpusError, match=r"failed \(no connection to raw\.githubusercontent\.com\); give"):
+        find_corpus()
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path):

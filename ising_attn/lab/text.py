@@ -9,6 +9,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ CORPUS_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/ti
 CORPUS_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 _CACHED_NAME = "tinyshakespeare.txt"
 _PAPER_CHARACTERS = 100_000
+_LONGEST_REASON = 120
 
 
 def find_corpus(path: Path | None = None) -> Path:
@@ -49,12 +51,18 @@ def _cached() -> Path:
     try:
         file = pooch.retrieve(CORPUS_URL, known_hash=f"sha256:{CORPUS_SHA256}", fname=_CACHED_NAME, path=folder)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise CorpusError(
-            f"Tiny Shakespeare is not here and its download failed ({reason[:200]}); give its input.txt with "
+            f"Tiny Shakespeare is not here and its download failed ({_reason(error)}); give its input.txt with "
             f"--data=PATH, name it in the environment variable {CORPUS_VARIABLE}, or put it at {folder / _CACHED_NAME}"
         ) from None
     return Path(file)
+
+
+def _reason(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return "what came has another checksum"
+    text = error.strerror or str(error)
+    return text if 0 < len(text) <= _LONGEST_REASON else f"no connection to {urlsplit(CORPUS_URL).hostname}"
 
 
 @dataclass(frozen=True)

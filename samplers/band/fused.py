@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samplers.band.chain import compensated
+from samplers.band.absent import compensated_fused
 from samplers.band.kernels import gradient_kernel, sums_kernel
 from samplers.errors import NotSupportedError
 from samplers.kernels import in_threads
@@ -52,7 +52,7 @@ def fused_sums(inner: IsingProblem, band: Tensor, room: float, *, log_z: bool) -
     fields = inner.beta * inner.fields.to(band.dtype)
     plan = _Plan.of(inner, band.shape[-1], band.dtype, room)
     if plan.absent is not None:
-        fields = compensated(fields, band, plan.absent)
+        fields = compensated_fused(fields, band, plan.absent)
     return _Sums.apply(fields, band, plan, log_z)
 
 

@@ -13,6 +13,7 @@ from samplers.dqa.learning import (
     exact_magnetization,
     fit_schedule,
     measured_error,
+    stretched,
 )
 from samplers.dqa.schedules import AngleSchedule, linear_ramp, named_schedule, schedule_names
 from samplers.enumeration import moments

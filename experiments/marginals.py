@@ -26,6 +26,7 @@ from rich.console import Console  # noqa: E402
 from ising_attn.lab.brackets import BracketData, BracketLaw  # noqa: E402
 from ising_attn.lab.checkpoints import load_checkpoint, load_weights  # noqa: E402
 from ising_attn.lab.config import RunSettings, parse_settings, settings_to_dict  # noqa: E402
+from ising_attn.lab.gradient_report import gradient_errors, gradient_table  # noqa: E402
 from ising_attn.lab.main import run_main  # noqa: E402
 from ising_attn.lab.marginal_curves import (  # noqa: E402
     CurvePoint,
@@ -83,15 +84,28 @@ class MarginalSettings(RunSettings):
     """Sequences that are put through the trained model."""
     curves: bool = False
     """Also error against reads, sweeps, layers, shots and time, and against the coupling scale."""
+    gradients: bool = False
+    """Also bias and spread of every declared gradient, anneals by each way of differentiating them."""
+    gradient_seeds: int = 16
+    """Seeds over which they are taken."""
     curve_seconds: float = 3.0
     """A cost curve ends at the first call that takes longer."""
     seed: int = 0
     """Seed of the problems and of every sampler."""
 
     def __post_init__(self) -> None:
-        for name, low in (("spins", 1), ("problems", 1), ("sequences", 1), ("fields", 0), ("couplings", 0)):
+        for name, low in (
+            ("spins", 1),
+            ("problems", 1),
+            ("sequences", 1),
+            ("gradient_seeds", 1),
+            ("fields", 0),
+            ("couplings", 0),
+        ):
             if not getattr(self, name) >= low:
-                raise InvalidOptionError(f"--{name} is {getattr(self, name)}; it must be at least {low}")
+                raise InvalidOptionError(
+                    f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least {low}"
+                )
         if self.problems_file is not None and self.trained is not None:
             raise InvalidOptionError("--problems-file and --trained both give problems; choose one")
         if not self.samplers:
@@ -151,11 +165,19 @@ def main() -> None:
             tables["cost"] = curve_table(cost, "Error against cost")
         if by_coupling:
             tables["coupling_scale"] = curve_table(by_coupling, "Error against the coupling scale")
+        if settings.gradients:
+            errors, left_out = gradient_errors(
+                specs, problem, reference.direction, seeds=settings.gradient_seeds, seed=settings.seed
+            )
+            tables["gradients"] = gradient_table(errors, settings.gradient_seeds)
+            notes += left_out
         write_tables(run.path, tables)
         notes += _plots(run.plots, measurements, reference, problem, what, cost)
         _coupling_plot(run.plots, by_coupling, settings.family("σ_J"))
         run.write_summary({"problems": what, "reference": reference.name, "samplers": _plain(measurements)})
-        for name in ("errors", "laws", "costs"):
+        for name in ("errors", "laws", "costs", "gradients"):
+            if name not in tables:
+                continue
             console.print()
             console.print(tables[name].rich(), soft_wrap=False)
         for note in notes:

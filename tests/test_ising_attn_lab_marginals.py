@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ising_attn.lab.errors import ProblemFileError
+from ising_attn.lab.gradient_report import gradient_errors, gradient_table
 from ising_attn.lab.marginal_curves import CurvePoint, SamplerSpec, cost_curves, coupling_curves
 from ising_attn.lab.marginal_plots import save_cost_curves, save_coupling_curves, save_scatters, save_time_curves
 from ising_attn.lab.marginal_report import measure, reference_for, tables_of
@@ -139,3 +140,21 @@ def test_mean_field_worsens_with_the_coupling_scale(tmp_path: Path):
         tmp_path / "d.png", [measure(get_sampler("tap"), SMALL, reference, label="tap")], reference, SMALL, ""
     )
     assert all((tmp_path / f"{name}.png").stat().st_size > 5000 for name in "abcd")
+
+
+def test_gradient_errors_tell_exact_from_biased_and_noisy():
+    specs = [SamplerSpec(n, n, o) for n, o in (("exact", {}), ("dqa", {"num_layers": 2, "schedule": "ramp"}))]
+    direction = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
+    errors, notes = gradient_errors(specs, SMALL, direction, seeds=2)
+    assert notes == []
+    found = {(one.label, one.rule): one for one in errors}
+    assert found["exact", "exact"].bias < 1e-10
+    assert found["exact", "exact"].circuit_bias is None
+    adjoint, surrogate = found["dqa", "adjoint"], found["dqa", "covariance"]
+    assert adjoint.circuit_bias is not None
+    assert adjoint.circuit_bias < 1e-6 < adjoint.bias
+    assert surrogate.circuit_bias is not None
+    assert surrogate.circuit_bias > 0.01
+    noisy, _ = gradient_errors([SamplerSpec("a", "annealing", {"num_reads": 64})], SMALL, direction, seeds=4)
+    assert noisy[0].spread > 0.01
+    assert len(gradient_table([*errors, *noisy], 2).rows) == len(errors) + 1

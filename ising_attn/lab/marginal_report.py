@@ -76,7 +76,7 @@ def reference_for(problem: IsingProblem, *, width: int | None = None, seed: int 
     direction = torch.randn(problem.fields.shape, generator=torch.Generator().manual_seed(seed), dtype=problem.dtype)
     for name, sampler in _reference_samplers(width):
         try:
-            m, gradient, _ = _gradient(sampler, problem, direction, seed)
+            m, gradient, _ = gradient_of(sampler, problem, direction, seed)
         except ProblemTooLargeError:
             continue
         if name != "gibbs":
@@ -167,12 +167,12 @@ def _timed(
             forward.append(time.perf_counter() - started)
     if sampler.capabilities.gradient == "none":
         return statistics.median(forward), None, m, None
-    _, gradient, _ = _gradient(sampler, problem, direction, seed)
-    both = [_gradient(sampler, problem, direction, seed)[2] for _ in range(repeats)]
+    _, gradient, _ = gradient_of(sampler, problem, direction, seed)
+    both = [gradient_of(sampler, problem, direction, seed)[2] for _ in range(repeats)]
     return statistics.median(forward), statistics.median(both), m, gradient
 
 
-def _gradient(sampler: Sampler, problem: IsingProblem, direction: Tensor, seed: int) -> tuple[Tensor, Tensor, float]:
+def gradient_of(sampler: Sampler, problem: IsingProblem, direction: Tensor, seed: int) -> tuple[Tensor, Tensor, float]:
     """⟨s⟩, the gradient of direction·⟨s⟩ in h and J as one vector, and the seconds that took."""
     h = problem.fields.detach().clone().requires_grad_()
     j = problem.couplings.detach().clone().requires_grad_()

@@ -143,7 +143,7 @@ def test_mean_field_worsens_with_the_coupling_scale(tmp_path: Path):
 
 
 def test_gradient_errors_tell_exact_from_biased_and_noisy():
-    specs = [SamplerSpec(n, n, o) for n, o in (("exact", {}), ("dqa", {"num_layers": 2, "schedule": "ramp"}))]
+    specs = [SamplerSpec(n, n, o) for n, o in (("exact", {}), ("dqa", {"schedule": "learned-medium-4"}))]
     direction = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
     errors, notes = gradient_errors(specs, SMALL, direction, seeds=2)
     assert notes == []

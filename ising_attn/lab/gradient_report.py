@@ -60,8 +60,8 @@ def gradient_table(errors: Sequence[GradientError], seeds: int) -> Table:
         "Gradients in h and J: bias and spread",
         ["sampler", "gradient", "cosine", "bias", "of circuit", "spread"],
         dict.fromkeys(("cosine", "bias", "of circuit", "spread"), ".3f"),
-        f"Relative to the norm of the exact Boltzmann gradient, over {seeds} seeds; bias holds about spread/√{seeds} of "
-        "noise. of circuit: bias against the exact gradient of the anneal's own output.",
+        f"Relative to the norm of the exact Boltzmann gradient, over {seeds} seeds; bias holds about spread/√{seeds} "
+        "of noise. of circuit: bias against the exact gradient of the anneal's own output.",
     )
     for one in errors:
         table.add(one.label, one.rule, one.cosine, one.bias, one.circuit_bias, one.spread)

@@ -155,6 +155,8 @@ def test_couplings_of_zero_are_trained_within_a_given_width():
     h = torch.linspace(0.5, 1, 6, dtype=torch.float64)
     get_sampler("band", width=2).magnetization(IsingProblem(h, j)).sum().backward()
     assert j.grad is not None
+    with pytest.raises(InvalidProblemError, match="all couplings are 0.*width=4"):
+        get_sampler("band").magnetization(IsingProblem(h, j))
     assert all((j.grad.diagonal(d) != 0).all() for d in (-2, -1, 1, 2))
     assert (j.grad.diagonal(3) == 0).all()
 

@@ -94,7 +94,7 @@ def width_of(problem: IsingProblem, width: int | None) -> int:
 
     Raises:
         ProblemTooLargeError: the couplings reach farther than `MAX_WIDTH` spins.
-        InvalidProblemError: they reach farther than `width`.
+        InvalidProblemError: they reach farther than `width`; or none is given, and all are 0 and want gradients.
     """
     if not problem.has_couplings:
         return 0
@@ -111,6 +111,11 @@ def width_of(problem: IsingProblem, width: int | None) -> int:
         raise ProblemTooLargeError(
             f"couplings reach {reach} spins far, which needs tables of 2^{reach} states; band allows a reach of "
             f"{MAX_WIDTH}; use get_sampler('gibbs'), or 'exact' up to 24 spins"
+        )
+    if reach == 0 and problem.couplings.requires_grad and torch.is_grad_enabled():
+        raise InvalidProblemError(
+            "all couplings are 0 and are to get gradients, so how far they may reach cannot be found from them; "
+            "give it, e.g. get_sampler('band', width=4)"
         )
     return reach
 

@@ -28,7 +28,7 @@ class BandSampler(Sampler):
 
     Raises:
         ProblemTooLargeError: couplings that reach farther than 12 spins.
-        InvalidProblemError: couplings that reach farther than `width`.
+        InvalidProblemError: couplings that reach farther than `width`, or are all 0 and want gradients without one.
     """
 
     name = "band"

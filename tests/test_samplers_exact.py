@@ -9,7 +9,7 @@ import torch
 from samplers import IsingProblem, NotSupportedError, ProblemTooLargeError, get_sampler
 from samplers.enumeration import ground_states, log_probabilities, moments
 from samplers.exact import ExactSampler, sums
-from samplers.states import index_of_spins
+from samplers.states import index_of_spins, spin_table
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -125,6 +125,63 @@ def test_causal(n, dtype):
 @pytest.mark.parametrize("mask", [None, "random"])
 def test_products_of_halves(mask, dtype):
     assert_matches_enumeration(random_problem((2, 3, 14), j_shape=(2, 1), mask=mask, scale=0.2, dtype=dtype))
+
+
+def test_wide_weights_are_contracted_in_blocks(monkeypatch):
+    from samplers.exact import gemm
+
+    monkeypatch.setattr(gemm, "_WIDE", 8)
+    monkeypatch.setattr(gemm, "_ROWS", 48)
+    assert_matches_enumeration(random_problem((2, 3, 14), j_shape=(2, 1), scale=0.2))
+
+
+@pytest.mark.parametrize("n", [6, 14])
+def test_sums_that_were_not_kept_are_made_again(monkeypatch, n):
+    from samplers.exact import fused, gemm
+
+    problem = random_problem((3, n), mask="random", scale=0.2)
+    results = []
+    for kept in (2**26, 0):
+        monkeypatch.setattr(fused, "_KEPT_BYTES", kept)
+        monkeypatch.setattr(gemm, "_KEPT_BLOCKS", kept)
+        monkeypatch.setattr(gemm, "_KEPT_WEIGHTS", kept)
+        m = get_sampler("exact").magnetization(problem)
+        # Twice: the first backward pass must leave what it was given as it was.
+        for _ in range(2):
+            results.append(torch.autograd.grad((m**2).sum(), leaves(problem), retain_graph=True))
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("n", [6, 14])
+def test_fields_alone_have_the_same_gradient(n):
+    problem = random_problem((2, n), scale=0.2)
+    alone = IsingProblem(problem.fields, problem.couplings.detach())
+    sampler = get_sampler("exact")
+    (expected, _) = torch.autograd.grad((sampler.magnetization(problem) ** 2).sum(), leaves(problem))
+    (got,) = torch.autograd.grad((sampler.magnetization(alone) ** 2).sum(), [problem.fields])
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [0.3, 8.0])
+@pytest.mark.parametrize("n", [1, 2, 5, 9])
+def test_weights_by_products_are_exponentials_of_energies(n, scale, dtype):
+    from samplers.exact.pair_weights import pair_gradients, pair_weights
+
+    j = random_problem((n,), scale=scale, dtype=dtype).couplings.detach()
+    table, weights = spin_table(n), torch.empty(2**n, dtype=dtype)
+    peak = pair_weights(j.numpy(), 0.7, n, weights.numpy())
+    energies = 0.35 * ((table @ j.double()) * table).sum(-1)
+    assert float(weights.max()) <= 1 + 1e-6
+    expected = (energies - peak).exp()
+    torch.testing.assert_close(weights.double(), expected, rtol=TOLERANCE[dtype], atol=1e-37)
+    slopes = torch.randn(2**n, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    gradient = torch.zeros(n, n, dtype=torch.float64)
+    pair_gradients(weights.numpy(), slopes.numpy(), n, 0.7, gradient.numpy())
+    truth = 0.35 * table.T @ (table * (weights * slopes).double().unsqueeze(-1))
+    torch.testing.assert_close(gradient, truth.fill_diagonal_(0.0), atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
 def test_causal_layers_past_one_kernel():

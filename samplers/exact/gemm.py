@@ -29,6 +29,8 @@ from samplers.exact.stages import (
 _LANES = 1024
 # What the forward pass makes is kept for the backward pass up to these sizes, and made again beyond.
 _KEPT_WEIGHTS, _KEPT_BLOCKS = 2**26, 2**27
+# From so many columns on, with so few lanes, W is contracted in blocks of so many rows.
+_WIDE, _FEW_LANES, _ROWS = 1024, 256, 128
 
 
 @dataclass
@@ -133,7 +135,7 @@ class GemmRoom:
         load_halves(given.h[group], given.masked, given.j[group], given.beta, first, position, size,
                     self.fields, absent, self.factors, self.scratch, self.work, u, v)  # fmt: skip
         w = self._matrix(group, size)
-        by_row, by_col = _product(w, v), _product(w.T, u)
+        by_row, by_col = _contractions(w, u, v)
         block = _Block(u, v, by_row, by_col, absent, np.empty((n, lanes), dtype), np.empty(lanes, dtype))
         reduce_sums(u, v, by_row, by_col, low, size - low, np.empty(rows, dtype), np.empty(cols, dtype),
                     block.sums, block.total)  # fmt: skip
@@ -151,7 +153,8 @@ class GemmRoom:
                       block.total, self.g, self.lane_slopes, self.inverse, self.offset, u, scaled, u1, v,
                       v1)  # fmt: skip
         w = self._matrix(group, size)
-        v1_by_row, u1_by_col, products = _product(w, v1), _product(w.T, u1), None
+        v1_by_row, u1_by_col = _contractions(w, u1, v1)
+        products = None
         if wants_j:
             torch_products = torch.mm(torch.from_numpy(u1), torch.from_numpy(v).T)
             torch_products.addmm_(torch.from_numpy(scaled), torch.from_numpy(v1).T)
@@ -162,6 +165,15 @@ class GemmRoom:
         return products
 
 
-def _product(a: torch.Tensor, b: np.ndarray) -> np.ndarray:
-    """a b by torch's matrix product, whose threads are the ones the caller chose."""
-    return torch.mm(a, torch.from_numpy(b)).numpy()
+def _contractions(w: torch.Tensor, u: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """W v and Wᵀ u by torch's matrix products, whose threads are the ones the caller chose."""
+    tu, tv = torch.from_numpy(u), torch.from_numpy(v)
+    if w.shape[1] < _WIDE or u.shape[1] > _FEW_LANES:
+        return torch.mm(w, tv).numpy(), torch.mm(w.T, tu).numpy()
+    # Columns of a W this wide fall on few cache lines: blocks of rows, which stay in the cache for both products.
+    by_row, by_col = torch.empty_like(tu), tu.new_zeros(u.shape[1], w.shape[1])
+    for first in range(0, len(w), _ROWS):
+        rows = slice(first, first + _ROWS)
+        torch.mm(w[rows], tv, out=by_row[rows])
+        by_col.addmm_(tu[rows].T, w[rows])
+    return by_row.numpy(), by_col.T.contiguous().numpy()

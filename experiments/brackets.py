@@ -11,6 +11,7 @@ a simulated diabatic quantum anneal, and the gradient goes through the anneal.
 """
 
 import dataclasses
+import os
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +19,8 @@ from typing import Any, ClassVar
 _ROOT = Path(__file__).resolve().parent.parent
 if (_ROOT / "samplers").is_dir() and (_ROOT / "pyproject.toml").is_file():
     sys.path.insert(0, str(_ROOT))
+# Read by torch's thread pool on import: threads that spin while they wait slow everything on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch  # noqa: E402
 

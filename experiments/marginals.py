@@ -12,6 +12,7 @@ every sampler: errors of ⟨s⟩ and of pairs, distance between the laws, effect
 import ast
 import contextlib
 import dataclasses
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parent.parent
 if (_ROOT / "samplers").is_dir() and (_ROOT / "pyproject.toml").is_file():
     sys.path.insert(0, str(_ROOT))
+# Read by torch's thread pool on import: threads that spin while they wait slow everything on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch  # noqa: E402
 from rich.console import Console  # noqa: E402

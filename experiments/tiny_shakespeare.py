@@ -14,6 +14,7 @@ for the choice of the weights and for the report; --protocol=paper repeats the p
 
 import dataclasses
 import functools
+import os
 import sys
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -21,6 +22,8 @@ from typing import Any, ClassVar, Literal
 _ROOT = Path(__file__).resolve().parent.parent
 if (_ROOT / "samplers").is_dir() and (_ROOT / "pyproject.toml").is_file():
     sys.path.insert(0, str(_ROOT))
+# Read by torch's thread pool on import: threads that spin while they wait slow everything on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch  # noqa: E402
 

@@ -21,7 +21,7 @@ class ExactSampler(Sampler):
     """Exact ⟨s⟩, log Z, correlations, entropies, ground states and independent draws, for up to about 24 spins.
 
     The states are summed by two halves of the spins (see `samplers.exact.halves`): per group of problems that share
-    J, 2^n exponentials once and 2·2^n multiply-adds per problem in matrix products, forward; twice that backward.
+    J, a table of 2^n weights once and 2·2^n multiply-adds per problem in matrix products, forward; twice that backward.
     A causal mask costs each query only its own prefix. Without J and K it is tanh(βh), for any number of spins.
 
     float32 problems are summed in float32; queries whose sum would under- or overflow are redone in float64, and

@@ -105,12 +105,14 @@ def infer(
     seed: int,
 ) -> Inference[S]:
     """Score the model with `sampler` in the place of its own; None where it has none."""
-    started = time.perf_counter()
     if sampler is None:
+        started = time.perf_counter()
         return Inference(label, sequences, score(), time.perf_counter() - started)
-    with use_sampler(model, sampler), sampler.seeded(derive_key(seed, -2)):
-        scores = score()
-    seconds = time.perf_counter() - started
     with torch.no_grad():
         problems = [problem for tokens in compared for problem in model.problems(tokens)]  # type: ignore[operator]
-    return Inference(label, sequences, scores, seconds, marginals(sampler, problems, seed=derive_key(seed, -3)))
+    # Before the clock starts: a sampler's first call may compile kernels or circuits.
+    magnetizations = marginals(sampler, problems, seed=derive_key(seed, -3))
+    started = time.perf_counter()
+    with use_sampler(model, sampler), sampler.seeded(derive_key(seed, -2)):
+        scores = score()
+    return Inference(label, sequences, scores, time.perf_counter() - started, magnetizations)

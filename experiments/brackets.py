@@ -97,7 +97,7 @@ class BracketSettings(ExperimentSettings):
         weight_decay=0.5,
         warmup=20,
         schedule="cosine",
-        eval_every=50,
+        eval_every=25,
         monitor="loss",
         monitor_mode="min",
         target=0.03,

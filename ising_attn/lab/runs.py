@@ -198,7 +198,6 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
-        "working_directory": str(Path.cwd()),
         "commit": _commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -164,6 +164,20 @@ def samplers_of(model: nn.Module) -> list[Sampler]:
     return list({id(sampler): sampler for _, sampler in _sampled(model)}.values())
 
 
+def set_sampler(model: nn.Module, sampler: str | Sampler) -> Sampler:
+    """Let every layer of `model` that has a sampler use this one, from now on.
+
+    Raises:
+        InvalidOptionError: no layer of the model uses a sampler.
+    """
+    held, new = _sampled(model), as_sampler(sampler)
+    if not held:
+        raise InvalidOptionError(f"{type(model).__name__} has no layer with a sampler; use 'boltzmann' attention")
+    for layer, _ in held:
+        layer.sampler = new
+    return new
+
+
 @contextlib.contextmanager
 def use_sampler(model: nn.Module, sampler: str | Sampler) -> Iterator[Sampler]:
     """Within the block every layer of `model` that has a sampler uses this one; afterwards its own again.
@@ -176,13 +190,8 @@ def use_sampler(model: nn.Module, sampler: str | Sampler) -> Iterator[Sampler]:
         InvalidOptionError: no layer of the model uses a sampler.
     """
     before = _sampled(model)
-    if not before:
-        raise InvalidOptionError(f"{type(model).__name__} has no layer with a sampler; use 'boltzmann' attention")
-    new = as_sampler(sampler)
     try:
-        for layer, _ in before:
-            layer.sampler = new
-        yield new
+        yield set_sampler(model, sampler)
     finally:
         for layer, old in before:
             layer.sampler = old

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ising_attn.lab.errors import CheckpointError
 from ising_attn.lab.files import dump_json, write_bytes
+from ising_attn.learned_schedule import schedule_of, without_angles
 
 FORMAT = "ising-attn-checkpoint"
 VERSION = 1
@@ -82,10 +83,14 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 def load_weights(path: str | Path, model: nn.Module, *, model_config: Mapping[str, Any] | None = None) -> Checkpoint:
     """Load a checkpoint's weights into `model`; the model is untouched where anything does not fit.
 
+    A schedule that was learned with the weights belongs to their sampler: a model that holds none does without it.
+
     Raises:
         CheckpointError: see `load_checkpoint`, or the checkpoint is from another model.
     """
     checkpoint = load_checkpoint(path)
+    if schedule_of(model) is None:
+        checkpoint.model = without_angles(checkpoint.model)
     check_fits(checkpoint, model, model_config=model_config, source=path)
     model.load_state_dict(checkpoint.model)
     return checkpoint

@@ -23,8 +23,10 @@ class TrainingSettings:
     """AdamW's learning rate."""
     coupling_learning_rate: float | None = None
     """Learning rate of the couplings J; None takes that of the rest."""
+    angle_learning_rate: float | None = None
+    """Learning rate of the layer angles of --learn-schedule; None takes that of the rest."""
     weight_decay: float = 0.0
-    """AdamW's decay of weight matrices; couplings, biases and norms are never decayed."""
+    """AdamW's decay of weight matrices; couplings, angles, biases and norms are never decayed."""
     clip: float | None = 1.0
     """Largest norm of the whole gradient; None does not clip."""
     warmup: int = 0
@@ -51,6 +53,7 @@ class TrainingSettings:
             _check(name, getattr(self, name), low)
         _check("learning_rate", self.learning_rate, 0, above=True)
         _check("coupling_learning_rate", self.coupling_learning_rate, 0)
+        _check("angle_learning_rate", self.angle_learning_rate, 0)
         _check("weight_decay", self.weight_decay, 0)
         _check("clip", self.clip, 0, above=True)
         _check("max_seconds", self.max_seconds, 0, above=True)
@@ -74,23 +77,30 @@ class TrainingSettings:
         return 0.5 * (1 + math.cos(math.pi * (step - self.warmup) / max(1, self.steps - self.warmup)))
 
 
-def parameter_groups(model: nn.Module, settings: TrainingSettings, couplings: Iterable[nn.Parameter]) -> list[dict]:
-    """Groups for AdamW: weight matrices (decayed), vectors and scalars, couplings at their own learning rate.
+def parameter_groups(
+    model: nn.Module,
+    settings: TrainingSettings,
+    couplings: Iterable[nn.Parameter],
+    angles: Iterable[nn.Parameter] = (),
+) -> list[dict]:
+    """Groups for AdamW: weight matrices (decayed), vectors and scalars, couplings and angles at their own rates.
 
     Each has a `base_rate`, which `set_rates` multiplies by the schedule's factor.
     """
-    chosen = {id(p) for p in couplings}
+    coupled, turned = ({id(p) for p in part} for part in (couplings, angles))
     own = list(model.parameters())
-    if chosen - {id(p) for p in own}:
-        raise InvalidOptionError("a coupling parameter that was given is no parameter of the model")
+    if (coupled | turned) - {id(p) for p in own}:
+        raise InvalidOptionError("a coupling or angle parameter that was given is no parameter of the model")
     trained = [p for p in own if p.requires_grad]
-    rest = [p for p in trained if id(p) not in chosen]
+    rest = [p for p in trained if id(p) not in coupled | turned]
     rate, decay = settings.learning_rate, settings.weight_decay
     coupling_rate = rate if settings.coupling_learning_rate is None else settings.coupling_learning_rate
+    angle_rate = rate if settings.angle_learning_rate is None else settings.angle_learning_rate
     groups = [
         {"params": [p for p in rest if p.ndim >= 2], "base_rate": rate, "weight_decay": decay},
         {"params": [p for p in rest if p.ndim < 2], "base_rate": rate, "weight_decay": 0.0},
-        {"params": [p for p in trained if id(p) in chosen], "base_rate": coupling_rate, "weight_decay": 0.0},
+        {"params": [p for p in trained if id(p) in coupled], "base_rate": coupling_rate, "weight_decay": 0.0},
+        {"params": [p for p in trained if id(p) in turned], "base_rate": angle_rate, "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
 

@@ -28,10 +28,17 @@ class RateChoice:
 
 
 def with_rate(settings: TrainingSettings, rate: float) -> TrainingSettings:
-    """The settings with another learning rate; that of the couplings, where it is set, keeps its ratio to it."""
-    own = settings.coupling_learning_rate
-    coupling = None if own is None else own * rate / settings.learning_rate
-    return dataclasses.replace(settings, learning_rate=rate, coupling_learning_rate=coupling)
+    """The settings with another learning rate; those of couplings and angles, where set, keep their ratio to it."""
+
+    def scaled(own: float | None) -> float | None:
+        return None if own is None else own * rate / settings.learning_rate
+
+    return dataclasses.replace(
+        settings,
+        learning_rate=rate,
+        coupling_learning_rate=scaled(settings.coupling_learning_rate),
+        angle_learning_rate=scaled(settings.angle_learning_rate),
+    )
 
 
 def choose_rate(

@@ -95,6 +95,7 @@ class Trainer:
         label: sub-folder of checkpoints/ and mark of the metric rows, for several fits in one run ("seed-1").
         model_config: what the model was built from; stored, and compared on resumption.
         coupling_parameters: parameters that take `coupling_learning_rate`.
+        angle_parameters: parameters that take `angle_learning_rate`.
         samplers: the samplers inside the model; their call numbers are stored, and evaluation is kept out of them.
         callbacks: called with (step, model) before each step, for temperature schedules and the like; they
             should depend on nothing but the step.
@@ -110,6 +111,7 @@ class Trainer:
         label: str = "",
         model_config: Mapping[str, Any] | None = None,
         coupling_parameters: Iterable[nn.Parameter] = (),
+        angle_parameters: Iterable[nn.Parameter] = (),
         samplers: Iterable[Sampler] = (),
         callbacks: Iterable[Callable[[int, nn.Module], None]] = (),
     ):
@@ -117,7 +119,7 @@ class Trainer:
         self.model_config = dict(model_config or {})
         self.samplers = list({id(s): s for s in samplers}.values())
         self.callbacks = list(callbacks)
-        self._groups = parameter_groups(model, settings, coupling_parameters)
+        self._groups = parameter_groups(model, settings, coupling_parameters, angle_parameters)
         self.optimizer = torch.optim.AdamW([dict(group) for group in self._groups], lr=settings.learning_rate)
         self.step = 0
         self._state = _State()

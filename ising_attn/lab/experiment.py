@@ -14,13 +14,16 @@ from torch import nn
 
 from ising_attn.boltzmann import samplers_of
 from ising_attn.couplings import coupling_parameters
+from ising_attn.lab.checkpoints import load_checkpoint, load_weights
 from ising_attn.lab.config import Flat, SamplerSettings
 from ising_attn.lab.progress import training_progress
 from ising_attn.lab.rates import choose_rate
 from ising_attn.lab.runs import RunFolder
 from ising_attn.lab.tables import Table
 from ising_attn.lab.training import Task, Trainer, TrainingResult, TrainingSettings
+from ising_attn.learned_schedule import angles_in, learn_schedule, run_schedule, schedule_of
 from samplers import InvalidOptionError, NotSupportedError, ProblemTooLargeError, Sampler
+from samplers.dqa import DQASampler, save_schedule
 from samplers.streams import derive_key
 
 Self = TypeVar("Self", bound="ExperimentSettings")
@@ -38,6 +41,8 @@ class ExperimentSettings(SamplerSettings):
     """Train briefly with each first, then go on with the best on validation data; J's rate keeps its ratio."""
     rate_steps: int = 1000
     """Steps with each of --learning-rates."""
+    learn_schedule: bool = False
+    """Train the layer angles of --sampler=dqa with the model, from those of its schedule on."""
     quick: bool = False
     """A run of seconds that shows whether everything works; its numbers mean nothing."""
     training: Flat[TrainingSettings] = TrainingSettings()
@@ -97,7 +102,7 @@ class Experiment(abc.ABC, Generic[S, R]):
         device: of the model.
 
     Raises:
-        ProblemTooLargeError, NotSupportedError: a sampler that cannot be trained through.
+        ProblemTooLargeError, NotSupportedError: a sampler that cannot be trained through, or has no schedule to learn.
     """
 
     seed_columns: ClassVar[Sequence[tuple[str, str, str]]]
@@ -123,6 +128,13 @@ class Experiment(abc.ABC, Generic[S, R]):
             torch.manual_seed(derive_key(self.seed, -4))
             self.model = make_model(sampler).to(device)
         self.model_config: dict[str, Any] = self.model.config.to_dict()  # type: ignore[union-attr, operator]
+        if settings.learn_schedule and not uses_sampler:
+            raise InvalidOptionError(
+                "--learn-schedule trains the angles of a simulated anneal, and this attention uses no sampler; "
+                "use --attention=boltzmann --sampler=dqa"
+            )
+        if settings.learn_schedule and settings.weights is None:
+            learn_schedule(self.model)
 
     @abc.abstractmethod
     def evaluate_part(self) -> float:
@@ -148,6 +160,25 @@ class Experiment(abc.ABC, Generic[S, R]):
         """Anything else to do with the trained model; lines to print."""
         return []
 
+    def load(self, weights: Path) -> list[str]:
+        """Take the weights of a checkpoint, and the schedule that was learned with them where there is one; remarks.
+
+        The schedule is left out where the sampler is no anneal, or its options choose another schedule.
+        """
+        angles, notes = angles_in(load_checkpoint(weights).model), []
+        if angles is None and self.settings.learn_schedule:
+            raise InvalidOptionError(f"{weights} holds no learned schedule; leave --learn-schedule out")
+        if angles is not None:
+            chosen = {"schedule", "num_layers", "calibrate"} & self.settings.sampler_options.keys()
+            anneals = any(isinstance(sampler, DQASampler) for sampler in samplers_of(self.model))
+            if anneals and (self.settings.learn_schedule or not chosen):
+                run_schedule(self.model, angles)
+                notes = [f"the anneal runs the {angles.depth} layers that were learned with the weights"]
+            elif anneals:
+                notes = ["the schedule that was learned with the weights is left out; --learn-schedule takes it"]
+        load_weights(weights, self.model, model_config=self.model_config)
+        return notes
+
     def seconds_needed(self) -> tuple[float, float]:
         """Seconds of one training step and of one evaluation, measured on this machine; nothing is changed by it."""
         batch = self.task.batch(0)
@@ -168,6 +199,8 @@ class Experiment(abc.ABC, Generic[S, R]):
         """Train to the end; numbers for summary.json. The model has the best weights after it."""
         settings, rates = self.settings.training, self.settings.learning_rates
         tried: dict[str, Any] = {}
+        learned = schedule_of(self.model)
+        start = None if learned is None else learned.fixed()
         if rates:
             fit = functools.partial(self._best_metrics, run=run, resume=resume)
             choice = choose_rate(self.model, settings, rates, self.settings.rate_steps, fit)
@@ -175,6 +208,10 @@ class Experiment(abc.ABC, Generic[S, R]):
             tried = {"learning_rates": {"chosen": settings.learning_rate, settings.monitor: choice.values}}
         result = self._fit(settings, "", run, resume)
         best = {f"validation_{name}": value for name, value in result.best_metrics.items()}
+        if learned is not None and start is not None:
+            about = {"model": self.model_config, "seed": self.seed, "best_step": result.best_step}
+            save_schedule(learned.fixed(about=about), run.path / "schedule.json")
+            best["mean_angle_change"] = learned.distance(start)
         return {"train_seconds": result.seconds, "steps": result.steps, "best_step": result.best_step, **best, **tried}
 
     def _best_metrics(
@@ -191,6 +228,7 @@ class Experiment(abc.ABC, Generic[S, R]):
             label=label,
             model_config=self.model_config,
             coupling_parameters=coupling_parameters(self.model),
+            angle_parameters=() if (learned := schedule_of(self.model)) is None else learned.parameters(),
             samplers=samplers_of(self.model),
         )
         with training_progress(" ".join(["seed", str(self.seed), label]).strip()) as progress:

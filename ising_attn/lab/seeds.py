@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import torch
 from rich.console import Console
 
-from ising_attn.lab.checkpoints import load_weights
 from ising_attn.lab.config import settings_to_dict
 from ising_attn.lab.device import resolve_device
 from ising_attn.lab.errors import TrainingInterrupted
@@ -36,9 +35,8 @@ def run_experiment(make: Make[S], settings: S, *, name: str) -> None:
     console = Console(soft_wrap=True, highlight=False, markup=False)
     with _warnings_as_notes():
         first = make(settings.for_seed(seeds[0]), device)
-        if settings.weights is not None:
-            load_weights(settings.weights, first.model, model_config=first.model_config)
-        _announce(console, first, device)
+        notes = [] if settings.weights is None else first.load(settings.weights)
+        _announce(console, first, device, notes)
         config = settings_to_dict(settings)
         with RunFolder.create(settings.out, config=config, name=name, resume=settings.resume, device=device) as run:
             if len(seeds) == 1:
@@ -115,10 +113,10 @@ def mean_summary(summaries: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     return {**combined, "seeds": {str(seed): summary for seed, summary in summaries.items()}}
 
 
-def _announce(console: Console, experiment: Experiment, device: torch.device) -> None:
+def _announce(console: Console, experiment: Experiment, device: torch.device, notes: Sequence[str]) -> None:
     """What will run, on what, and for about how long; refuses here what would fail later."""
     console.print(f"{experiment.title}: {experiment.facts()['parameters']} parameters, {device}")
-    for remark in experiment.remarks():
+    for remark in (*notes, *experiment.remarks()):
         console.print(f"note: {remark}")
     step, evaluation = experiment.seconds_needed()
     if experiment.settings.weights is not None:

@@ -1,5 +1,6 @@
 """--learn-schedule: the anneal's angles are trained with the model, kept with its weights, and resumed exactly."""
 
+import functools
 import importlib.util
 import json
 import sys
@@ -20,33 +21,43 @@ ROWS = ("fields", "couplings", "mixer")
 
 
 @pytest.fixture(scope="module")
-def script():
-    name = "brackets_with_a_schedule"
-    spec = importlib.util.spec_from_file_location(name, EXPERIMENTS / "brackets.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[name]
+def scripts():
+    """Both experiments as modules, so that a test costs no new interpreter."""
+    loaded, path = {}, list(sys.path)
+    for name in ("brackets", "tiny_shakespeare"):
+        spec = importlib.util.spec_from_file_location(f"{name}_with_a_schedule", EXPERIMENTS / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = loaded[name] = module
+        spec.loader.exec_module(module)
+    sys.path[:] = path
+    yield loaded
+    for module in loaded.values():
+        del sys.modules[module.__name__]
 
 
 @pytest.fixture
-def brackets(script, monkeypatch, capsys, tmp_path):
-    """Runs the experiment, without plots, in an empty working directory; gives its exit code, stdout and stderr."""
+def experiment(scripts, monkeypatch, capsys, tmp_path):
+    """Runs one, without plots, in an empty working directory; gives its exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(script, "save_figures", lambda *_, **__: [])
+    monkeypatch.setattr(scripts["brackets"], "save_figures", lambda *_, **__: [])
+    monkeypatch.setattr(scripts["tiny_shakespeare"].figures, "draw_all", lambda _: [])
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["brackets.py", *arguments])
+    def run(name: str, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
         try:
-            code = run_main(script.main)
+            code = run_main(scripts[name].main)
         except SystemExit as stop:
             code = int(stop.code or 0)
         shown = capsys.readouterr()
         return code, shown.out, shown.err
 
     return run
+
+
+@pytest.fixture
+def brackets(experiment):
+    return functools.partial(experiment, "brackets")
 
 
 def weights(folder: str, name: str = "last") -> dict[str, torch.Tensor]:
@@ -90,7 +101,7 @@ def test_weights_bring_their_schedule_and_run_without_it_too(brackets):
     trained, best = summary("run"), f"--weights=run/{BEST}"
     code, out, err = brackets(*SMALL, "--sampler=dqa", best, "--out=same")
     assert code == 0, err
-    assert "runs the 2 layers that were learned with the weights" in out
+    assert "runs the 2 layers that are stored with the weights" in out
     code, out, err = brackets("--config=run/config.json", "--quick", best, "--out=same-settings")
     assert code == 0, err
     for folder in ("same", "same-settings"):
@@ -115,7 +126,7 @@ def test_a_learned_schedule_runs_as_circuits(brackets):
     assert summary("run")["aer_max_difference"] < 1e-5
     aer = ("--sampler=dqa", "--sampler.engine=aer", "--test-size=4", "--marginal-sequences=2")
     code, out, err = brackets(*SMALL, *aer, f"--weights=run/{BEST}", "--out=aer")
-    assert code == 0 and "learned with the weights" in out, err
+    assert code == 0 and "stored with the weights" in out, err
 
 
 def test_every_seed_and_every_rate_starts_from_the_same_angles(brackets):
@@ -129,18 +140,56 @@ def test_every_seed_and_every_rate_starts_from_the_same_angles(brackets):
         assert (layers.mixer - named_schedule("learned-strong", 2).layers().mixer).abs().max() < 0.045
 
 
+def test_a_rescale_is_found_on_training_data_and_stored_with_the_weights(brackets):
+    trained = ("--sampler=exact", "--steps=60", "--learning-rate=0.03", "--warmup=0", "--out=exact")
+    assert brackets(*SMALL, *trained, "--no-quick", "--test-size=50")[0] == 0
+    ramp = ["--sampler=dqa", "--sampler.schedule=learned-weak", "--sampler.num-layers=4"]
+    code, out, err = brackets(*SMALL, *ramp, "--rescale=12", f"--weights=exact/{BEST}", "--out=run")
+    assert code == 0, err
+    found = summary("run")["rescale"]
+    assert found["sequences"] == 12 and found["after"] < found["before"]
+    assert f"fields × {found['fields']:.3f}" in out
+    plain = brackets(*SMALL, *ramp, f"--weights=exact/{BEST}", "--out=plain")
+    assert plain[0] == 0 and summary("run")["marginal_mae"] < summary("plain")["marginal_mae"]
+    angles, start = load_schedule("run/schedule.json").layers(), named_schedule("learned-weak", 4).layers()
+    torch.testing.assert_close(angles.fields, found["fields"] * start.fields)
+    torch.testing.assert_close(angles.couplings, found["couplings"] * start.couplings)
+
+    code, out, _ = brackets(*SMALL, "--sampler=dqa", "--weights=run/checkpoints/rescaled.safetensors", "--out=again")
+    assert code == 0 and "runs the 4 layers that are stored with the weights" in out
+    assert summary("again")["marginal_mae"] == summary("run")["marginal_mae"]
+
+
+def test_the_language_model_learns_and_rescales_too(experiment):
+    Path("text.txt").write_text("abba cad dog be\n" * 400)
+    tiny = ["--data=text.txt", "--quick", "--steps=3", "--batch-size=8", "--context=4", "--embed-dim=8", "--ffn-dim=8"]
+    dqa = ["--sampler=dqa", "--sampler.num-layers=2"]
+    code, out, err = experiment("tiny_shakespeare", *tiny, *dqa, "--learn-schedule", "--rescale=20", "--out=run")
+    assert code == 0, err
+    trained, rescaled = weights("run", "best"), weights("run", "rescaled")
+    assert trained.keys() == rescaled.keys() and torch.equal(trained["tokens.weight"], rescaled["tokens.weight"])
+    found = summary("run")["rescale"]
+    torch.testing.assert_close(
+        rescaled["learned_schedule.fields"], found["fields"] * trained["learned_schedule.fields"]
+    )
+    assert summary("run")["mean_angle_change"] > 0 and "rescale from 20 training sequences" in out
+
+
 REFUSED = [
-    (["--sampler=exact"], ["'exact' has no layer angles", "'dqa'"]),
-    (["--sampler=dqa", "--sampler.engine=aer"], ["engine='aer'", "engine='statevector'"]),
-    (["--sampler=dqa", "--sampler.shots=100"], ["shots=100", "without shots"]),
-    (["--attention=softmax"], ["uses no sampler", "--attention=boltzmann"]),
-    (["--sampler=dqa", "--angle-learning-rate=-1"], ["--angle-learning-rate is -1"]),
+    (["--learn-schedule", "--sampler=exact"], ["'exact' has no layer angles", "'dqa'"]),
+    (["--learn-schedule", "--sampler.engine=aer"], ["engine='aer'", "engine='statevector'"]),
+    (["--learn-schedule", "--sampler.shots=100"], ["shots=100", "without shots"]),
+    (["--learn-schedule", "--attention=softmax"], ["uses no sampler", "--attention=boltzmann"]),
+    (["--angle-learning-rate=-1"], ["--angle-learning-rate is -1"]),
+    (["--rescale=5", "--sampler=gibbs"], ["--rescale finds factors", "--sampler=dqa"]),
+    (["--rescale=5", "--attention=sigmoid"], ["--rescale finds factors", "--sampler=dqa"]),
+    (["--rescale=-1"], ["--rescale is -1", "at least 0"]),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "parts"), REFUSED, ids=[" ".join(a) for a, _ in REFUSED])
 def test_what_cannot_be_learned_is_refused_in_a_sentence(brackets, tmp_path, arguments, parts):
-    code, _, err = brackets("--quick", "--learn-schedule", *arguments)
+    code, _, err = brackets("--quick", *arguments)
     said = " ".join(err.split())
     assert code != 0 and "Traceback" not in err and all(part in said for part in parts), err
     assert not any(tmp_path.iterdir())
@@ -149,4 +198,4 @@ def test_what_cannot_be_learned_is_refused_in_a_sentence(brackets, tmp_path, arg
 def test_weights_without_a_schedule_are_refused_where_one_is_asked_for(brackets):
     assert brackets(*SMALL, "--sampler=exact", "--steps=1", "--out=run")[0] == 0
     code, _, err = brackets(*LEARN, f"--weights=run/{BEST}", "--out=other")
-    assert code != 0 and "holds no learned schedule" in err and not Path("other").exists()
+    assert code != 0 and "holds no schedule of its own" in err and not Path("other").exists()

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ising_attn.boltzmann import samplers_of
+from ising_attn.boltzmann import samplers_of, use_sampler
 from ising_attn.couplings import coupling_parameters
-from ising_attn.lab.checkpoints import load_checkpoint, load_weights
+from ising_attn.lab.checkpoints import Checkpoint, load_checkpoint, load_weights, save_checkpoint
 from ising_attn.lab.config import Flat, SamplerSettings
 from ising_attn.lab.progress import training_progress
 from ising_attn.lab.rates import choose_rate
@@ -24,6 +24,7 @@ from ising_attn.lab.training import Task, Trainer, TrainingResult, TrainingSetti
 from ising_attn.learned_schedule import angles_in, learn_schedule, run_schedule, schedule_of
 from samplers import InvalidOptionError, NotSupportedError, ProblemTooLargeError, Sampler
 from samplers.dqa import DQASampler, save_schedule
+from samplers.dqa.rescaling import fit_rescaling
 from samplers.streams import derive_key
 
 Self = TypeVar("Self", bound="ExperimentSettings")
@@ -43,12 +44,15 @@ class ExperimentSettings(SamplerSettings):
     """Steps with each of --learning-rates."""
     learn_schedule: bool = False
     """Train the layer angles of --sampler=dqa with the model, from those of its schedule on."""
+    rescale: int = 0
+    """Training sequences on which to find two factors, of fields and of couplings, that bring --sampler=dqa nearest to
+    exact marginals, after training or with --weights; 0 for none."""
     quick: bool = False
     """A run of seconds that shows whether everything works; its numbers mean nothing."""
     training: Flat[TrainingSettings] = TrainingSettings()
 
     def __post_init__(self) -> None:
-        self.require_at_least(rate_steps=1)
+        self.require_at_least(rate_steps=1, rescale=0)
         if any(not rate > 0 for rate in self.learning_rates):
             raise InvalidOptionError(f"--learning-rates has {min(self.learning_rates)}; each must be above 0")
         if self.weights is not None and (self.resume or len(self.seeds) > 1):
@@ -135,6 +139,8 @@ class Experiment(abc.ABC, Generic[S, R]):
             )
         if settings.learn_schedule and settings.weights is None:
             learn_schedule(self.model)
+        if settings.rescale and not isinstance(sampler, DQASampler):
+            raise InvalidOptionError("--rescale finds factors for the angles of a simulated anneal; use --sampler=dqa")
 
     @abc.abstractmethod
     def evaluate_part(self) -> float:
@@ -161,23 +167,47 @@ class Experiment(abc.ABC, Generic[S, R]):
         return []
 
     def load(self, weights: Path) -> list[str]:
-        """Take the weights of a checkpoint, and the schedule that was learned with them where there is one; remarks.
+        """Take the weights of a checkpoint, and the schedule that is stored with them where there is one; remarks.
 
         The schedule is left out where the sampler is no anneal, or its options choose another schedule.
         """
         angles, notes = angles_in(load_checkpoint(weights).model), []
         if angles is None and self.settings.learn_schedule:
-            raise InvalidOptionError(f"{weights} holds no learned schedule; leave --learn-schedule out")
+            raise InvalidOptionError(f"{weights} holds no schedule of its own; leave --learn-schedule out")
         if angles is not None:
             chosen = {"schedule", "num_layers", "calibrate"} & self.settings.sampler_options.keys()
             anneals = any(isinstance(sampler, DQASampler) for sampler in samplers_of(self.model))
             if anneals and (self.settings.learn_schedule or not chosen):
                 run_schedule(self.model, angles)
-                notes = [f"the anneal runs the {angles.depth} layers that were learned with the weights"]
+                notes = [f"the anneal runs the {angles.depth} layers that are stored with the weights"]
             elif anneals:
-                notes = ["the schedule that was learned with the weights is left out; --learn-schedule takes it"]
+                notes = ["the schedule that is stored with the weights is left out; --learn-schedule takes it"]
         load_weights(weights, self.model, model_config=self.model_config)
         return notes
+
+    def rescale(self, run: RunFolder) -> dict[str, Any]:
+        """Find the factors of --rescale and run with them from now on; numbers for summary.json.
+
+        The problems are those that the layers meet where the sampler is exact. The rescaled angles are written with
+        the weights, as checkpoints/rescaled.safetensors, and as schedule.json.
+        """
+        count, (sampler,) = self.settings.rescale, samplers_of(self.model)
+        if not isinstance(sampler, DQASampler):
+            raise NotSupportedError(f"the sampler {sampler.name!r} has no angles to rescale; use 'dqa'")
+        batches: list[Tensor] = []
+        while sum(map(len, batches)) < count:
+            batches.append(self.task.batch(len(batches)).tokens)
+        self.model.eval()
+        with torch.no_grad(), use_sampler(self.model, "exact"):
+            problems = self.model.problems(torch.cat(batches)[:count])  # type: ignore[operator]
+        found = fit_rescaling(sampler.layers(), problems)
+        learned = run_schedule(self.model, found.layers)
+        numbers = {key: getattr(found, key) for key in ("fields", "couplings", "before", "after")}
+        about = {"model": self.model_config, "seed": self.seed, "rescaled": {"sequences": count, **numbers}}
+        save_schedule(learned.fixed(about=about), run.path / "schedule.json")
+        weights = Checkpoint(model=self.model.state_dict(), model_config=self.model_config)
+        save_checkpoint(run.checkpoints / "rescaled.safetensors", weights)
+        return {"rescale": {"sequences": count, **numbers}}
 
     def seconds_needed(self) -> tuple[float, float]:
         """Seconds of one training step and of one evaluation, measured on this machine; nothing is changed by it."""

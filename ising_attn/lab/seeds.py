@@ -52,6 +52,9 @@ def _run_seed(
 ) -> dict[str, Any]:
     """Train (or take the given weights), evaluate, write everything; the summary."""
     training = {} if experiment.settings.weights is not None else experiment.train(run, resume=resume)
+    if experiment.settings.rescale:
+        training |= experiment.rescale(run)
+        console.print(_spoken_rescale(**training["rescale"]))
     report = experiment.report()
     tables = list(report.tables().items())
     notes = experiment.save_figures(run, report)
@@ -133,6 +136,13 @@ def _announce(console: Console, experiment: Experiment, device: torch.device, no
             "note: to make it shorter, lower --steps, --batch-size, the size of the validation data or the sampler's "
             "own options, raise --eval-every, or train with --sampler=exact and evaluate the result with --weights"
         )
+
+
+def _spoken_rescale(sequences: int, fields: float, couplings: float, before: float, after: float) -> str:
+    return (
+        f"rescale from {sequences} training sequences: fields × {fields:.3f}, couplings × {couplings:.3f}; "
+        f"mean error of ⟨s⟩ there {before:.4f} before, {after:.4f} after"
+    )
 
 
 def _spoken(seconds: float) -> str:

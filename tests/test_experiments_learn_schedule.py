@@ -183,6 +183,7 @@ REFUSED = [
     (["--angle-learning-rate=-1"], ["--angle-learning-rate is -1"]),
     (["--rescale=5", "--sampler=gibbs"], ["--rescale finds factors", "--sampler=dqa"]),
     (["--rescale=5", "--attention=sigmoid"], ["--rescale finds factors", "--sampler=dqa"]),
+    (["--rescale=5", "--sampler.engine=aer", "--context=21"], ["21 spins", "at most 20", "leave --rescale out"]),
     (["--rescale=-1"], ["--rescale is -1", "at least 0"]),
 ]
 

@@ -169,3 +169,15 @@ def test_models_without_one_sampler_are_refused():
     two = torch.nn.ModuleList([attention(), attention()])
     with pytest.raises(InvalidOptionError, match="2 samplers"):
         learn_schedule(two)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_angles_are_learned_on_a_gpu_as_on_the_cpu():
+    twins = [matcher(DQASampler(num_layers=2)).to(device) for device in ("cpu", "cuda")]
+    gradients = []
+    for twin in twins:
+        learned = learn_schedule(twin)
+        twin(TOKENS.to(learned.mixer.device)).square().sum().backward()
+        gradients.append([p.grad.cpu() for p in learned.parameters() if p.grad is not None])
+    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-4, rtol=1e-4)

@@ -25,6 +25,7 @@ from ising_attn.learned_schedule import angles_in, learn_schedule, run_schedule,
 from samplers import InvalidOptionError, NotSupportedError, ProblemTooLargeError, Sampler
 from samplers.dqa import DQASampler, save_schedule
 from samplers.dqa.rescaling import fit_rescaling
+from samplers.dqa.statevector import MAX_SPINS
 from samplers.streams import derive_key
 
 Self = TypeVar("Self", bound="ExperimentSettings")
@@ -141,6 +142,11 @@ class Experiment(abc.ABC, Generic[S, R]):
             learn_schedule(self.model)
         if settings.rescale and not isinstance(sampler, DQASampler):
             raise InvalidOptionError("--rescale finds factors for the angles of a simulated anneal; use --sampler=dqa")
+        if settings.rescale and context > MAX_SPINS:
+            raise ProblemTooLargeError(
+                f"--rescale simulates {context} spins as a state vector, which takes at most {MAX_SPINS}; "
+                "use a shorter --context, or leave --rescale out"
+            )
 
     @abc.abstractmethod
     def evaluate_part(self) -> float:

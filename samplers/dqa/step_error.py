@@ -18,14 +18,14 @@ def largest_phases(problem: IsingProblem, layers: Layers) -> Tensor:
     fields = problem.fields.detach().double().abs()
     if not problem.has_couplings:
         worst = fields.amax()
-        return layers.fields.detach().abs() * worst
+        return layers.fields.detach().abs().to(worst.device) * worst
     strength = problem.couplings.detach().double().abs()
     if problem.allowed is not None:
         allowed = problem.allowed.to(strength.dtype).expand(fields.shape)
         pull = (strength @ allowed.unsqueeze(-1)).squeeze(-1) * allowed
     else:
         pull = strength.sum(-1)
-    f, c = layers.fields.detach().abs(), layers.couplings.detach().abs()
+    f, c = (row.detach().abs().to(fields.device) for row in (layers.fields, layers.couplings))
     # Layers of an anneal keep one ratio c : f, so the worst spin is the same in each; in general this bounds it.
     ratio = torch.where(f > 0, c / f.clamp_min(1e-300), torch.zeros_like(c))
     if bool((ratio == ratio[0]).all()):
@@ -35,6 +35,7 @@ def largest_phases(problem: IsingProblem, layers: Layers) -> Tensor:
 
 def splitting_error(problem: IsingProblem, layers: Layers, order: int) -> float:
     """The bound of the module's docstring, summed over layers."""
-    phase, mixer = largest_phases(problem, layers), layers.mixer.detach().abs()
+    phase = largest_phases(problem, layers)
+    mixer = layers.mixer.detach().abs().to(phase.device)
     step = phase * mixer if order == 1 else phase * mixer * (phase / 3 + mixer / 6)
     return float(step.sum())

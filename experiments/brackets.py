@@ -100,7 +100,6 @@ class BracketSettings(ExperimentSettings):
         eval_every=25,
         monitor="loss",
         monitor_mode="min",
-        target=0.03,
     )
 
     def __post_init__(self) -> None:

@@ -182,7 +182,7 @@ class TextExperiment(Experiment[TextSettings, TextReport]):
             "vocabulary": len(self.data.vocabulary),
             "train_characters": len(self.data.train),
             "selected_on_test": self.data.selects_on_test,
-            "corpus": {"file": self.corpus.source, "sha256": self.corpus.sha256},
+            "corpus": {"file": Path(self.corpus.source).name, "sha256": self.corpus.sha256},
         }
 
     def remarks(self) -> list[str]:

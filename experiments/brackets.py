@@ -94,6 +94,7 @@ class BracketSettings(ExperimentSettings):
         batch_size=128,
         learning_rate=1e-2,
         coupling_learning_rate=1e-2,
+        angle_learning_rate=1e-3,
         weight_decay=0.5,
         warmup=20,
         schedule="cosine",

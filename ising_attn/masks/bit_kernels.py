@@ -137,3 +137,50 @@ def cover_by_hubs(uncovered, down, up, out):
         if bound[best] > 0 and bound[best] == bound.max():
             _cover(best, uncovered, down, up, out)
             bound[best] = 0
+
+
+@kernel(fastmath=False)
+def _sees_all(source, rows, goal, layers, seen, frontier, following):
+    """Whether `source` reaches all of goal[source] in that many steps along `rows`."""
+    words = rows.shape[1]
+    frontier[:] = _ZERO
+    frontier[source // 64] = _ONE << np.uint64(source % 64)
+    seen[:] = frontier
+    for _ in range(layers):
+        following[:] = _ZERO
+        for word in range(words):
+            left = frontier[word]
+            while left != _ZERO:
+                lone = left & (~left + _ONE)
+                left ^= lone
+                _join(following, rows[64 * word + _position(lone)])
+        lacking = _ZERO
+        for word in range(words):
+            frontier[word] = following[word] & ~seen[word]
+            seen[word] |= frontier[word]
+            lacking |= goal[source, word] & ~seen[word]
+        if lacking == _ZERO:
+            return True
+    return False
+
+
+@kernel(fastmath=False)
+def prune_edges(rows, edges, up, goal, layers):
+    """Drop each edge in turn from `rows` unless some source would then no longer see its goal in `layers` steps."""
+    words = rows.shape[1]
+    seen, frontier, following = np.empty(words, np.uint64), np.empty(words, np.uint64), np.empty(words, np.uint64)
+    for number in range(edges.shape[0]):
+        tail, head = edges[number, 0], edges[number, 1]
+        bit = _ONE << np.uint64(head % 64)
+        rows[tail, head // 64] ^= bit
+        # Only what sees the tail can have used the edge; the tail itself stands first, as it is most often short.
+        kept = not _sees_all(tail, rows, goal, layers, seen, frontier, following)
+        for word in range(words):
+            rest = up[tail, word]
+            while rest != _ZERO and not kept:
+                lone = rest & (~rest + _ONE)
+                rest ^= lone
+                source = 64 * word + _position(lone)
+                kept = not _sees_all(source, rows, goal, layers, seen, frontier, following)
+        if kept:
+            rows[tail, head // 64] |= bit

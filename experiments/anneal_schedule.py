@@ -22,9 +22,11 @@ _ROOT = Path(__file__).resolve().parent.parent
 if (_ROOT / "samplers").is_dir() and (_ROOT / "pyproject.toml").is_file():
     sys.path.insert(0, str(_ROOT))
 
+import torch  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from ising_attn.lab.config import RunSettings, parse_settings, settings_to_dict  # noqa: E402
+from ising_attn.lab.device import resolve_device  # noqa: E402
 from ising_attn.lab.main import run_main  # noqa: E402
 from ising_attn.lab.progress import work_progress  # noqa: E402
 from ising_attn.lab.runs import RunFolder  # noqa: E402
@@ -38,12 +40,13 @@ from ising_attn.lab.schedule_report import (  # noqa: E402
 )
 from ising_attn.lab.tables import write_tables  # noqa: E402
 from samplers import InvalidOptionError, MissingDependencyError  # noqa: E402
-from samplers.dqa import AngleSchedule, DQASampler, load_schedule, save_schedule  # noqa: E402
-from samplers.dqa.learning import MEDIUM, STRONG, WEAK, Family, FitStep, fit_schedule  # noqa: E402
+from samplers.dqa import AngleSchedule, DQASampler, Layers, load_schedule, save_schedule  # noqa: E402
+from samplers.dqa.learning import MEDIUM, STRONG, WEAK, Family, FitStep, fit_schedule, stretched  # noqa: E402
 from samplers.dqa.schedules import learned_depths  # noqa: E402
 from samplers.dqa.statevector import MAX_SPINS  # noqa: E402
 
 FAMILIES = {"weak": WEAK, "medium": MEDIUM, "strong": STRONG}
+ANNEALS = ("ramp", "constant", "fast-anneal")  # take any number of layers
 _LOGGED = 10  # times per fit
 
 
@@ -68,7 +71,7 @@ class ScheduleSettings(RunSettings):
     learning_rate: float = 0.03
     """Adam's first step size; it falls to zero along a cosine."""
     start: str = "ramp"
-    """Where fits start: ramp, constant (both calibrated), or a learned schedule (name or file) of that depth."""
+    """Where fits start: ramp or constant (calibrated), or a learned schedule (name or file), stretched to the depth."""
     name: str = "fitted"
     """The schedules are written as NAME-LAYERS.json."""
     evaluate: bool = False
@@ -123,6 +126,7 @@ def main() -> None:
     settings = parse_settings(ScheduleSettings, prog="anneal-schedule", description=__doc__ or "")
     console = Console(soft_wrap=True, highlight=False, markup=False)
     family = settings.problems()
+    device = resolve_device(settings.device)
     others = list(_others(settings))
     starts = {} if settings.evaluate else {depth: _start(settings.start, depth) for depth in settings.depths()}
     what = f"h ~ N(0, {family.fields:g}²), J ~ N(0, {family.couplings:g}²)"
@@ -130,9 +134,9 @@ def main() -> None:
     config = settings_to_dict(settings)
     with RunFolder.create(settings.out, config=config, name="anneal-schedule", resume=settings.resume) as run:
         run.write_config()
-        fitted = {depth: _fitted(settings, family, start, run) for depth, start in starts.items()}
+        fitted = {depth: _fitted(settings, family, start, run, device) for depth, start in starts.items()}
         own = [Candidate(settings.name, schedule.angles) for schedule in fitted.values()]
-        errors = _test(settings, family, [*own, *others])
+        errors = _test(settings, family, [*own, *others], device)
         title = f"Mean |⟨s⟩ − exact|, {what}"
         tables = {"errors": error_table(errors, title, _caption(settings)), "numbers": long_table(errors)}
         write_tables(run.path, tables)
@@ -154,9 +158,10 @@ def main() -> None:
 # ---- fitting --------------------------------------------------------------------------------------------------
 
 
-def _fitted(settings: ScheduleSettings, family: Family, start: DQASampler, run: RunFolder) -> AngleSchedule:
-    """The schedule fitted from `start`; a resumed run keeps those that it has, if they were fitted in the same way."""
-    layers = start.layers()
+def _fitted(
+    settings: ScheduleSettings, family: Family, layers: Layers, run: RunFolder, device: torch.device
+) -> AngleSchedule:
+    """The schedule fitted from `layers`; a resumed run keeps those that it has, if they were fitted in the same way."""
     file = _file(settings, run, layers.depth)
     how: dict[str, Any] = {"steps": settings.steps, "batch": settings.batch, "learning_rate": settings.learning_rate}
     how |= {"seed": settings.seed, "start": settings.start}
@@ -186,6 +191,7 @@ def _fitted(settings: ScheduleSettings, family: Family, start: DQASampler, run: 
             learning_rate=settings.learning_rate,
             start=layers,
             seed=settings.seed,
+            device=device,
             progress=progress,
         )
     schedule = dataclasses.replace(schedule, about={**schedule.about, **how})
@@ -194,9 +200,16 @@ def _fitted(settings: ScheduleSettings, family: Family, start: DQASampler, run: 
     return schedule
 
 
-def _start(name: str, depth: int) -> DQASampler:
-    """A sampler that runs the schedule from which a fit starts."""
-    return DQASampler(schedule=name, num_layers=depth)
+def _start(name: str, depth: int) -> Layers:
+    """The angles from which a fit starts."""
+    if name in ANNEALS or depth in learned_depths(name):
+        return _layers(name, depth)
+    return stretched(_layers(name), depth)
+
+
+def _layers(name: str, depth: int | None = None) -> Layers:
+    """What the sampler runs for a name or file: calibrated where the schedule says so."""
+    return DQASampler(schedule=name, num_layers=depth).layers()
 
 
 def _file(settings: ScheduleSettings, run: RunFolder, depth: int) -> Path:
@@ -209,20 +222,22 @@ def _file(settings: ScheduleSettings, run: RunFolder, depth: int) -> Path:
 def _others(settings: ScheduleSettings) -> Iterator[Candidate]:
     """What fits are compared with: calibrated ramps, shipped schedules, those of --schedules."""
     for depth in settings.depths():
-        yield Candidate("calibrated ramp", _start("ramp", depth).layers())
+        yield Candidate("calibrated ramp", _layers("ramp", depth))
         for family in FAMILIES:
             if depth in learned_depths(f"learned-{family}"):
-                yield Candidate(f"learned-{family}", _start(f"learned-{family}", depth).layers())
+                yield Candidate(f"learned-{family}", _layers(f"learned-{family}", depth))
     for name in settings.schedules:
-        yield Candidate(Path(name).stem, DQASampler(schedule=name).layers())
+        yield Candidate(Path(name).stem, _layers(name))
 
 
-def _test(settings: ScheduleSettings, family: Family, candidates: list[Candidate]) -> list[ScheduleError]:
+def _test(
+    settings: ScheduleSettings, family: Family, candidates: list[Candidate], device: torch.device
+) -> list[ScheduleError]:
     errors = []
     sizes = sorted(set(settings.test_spins))
     with work_progress("test", len(sizes)) as advance:
         for n in sizes:
-            problems = HeldOutProblems.draw(family, n, settings.test_problems, settings.seed)
+            problems = HeldOutProblems.draw(family, n, settings.test_problems, settings.seed, device)
             errors += [problems.error_of(one) for one in candidates]
             advance(f"{n} spins")
     return errors

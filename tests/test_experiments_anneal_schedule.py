@@ -13,7 +13,7 @@ import torch
 from ising_attn.lab.main import run_main
 from samplers import get_sampler
 from samplers.dqa import AngleSchedule, DQASampler, calibration, load_schedule, named_schedule
-from samplers.dqa.learning import MEDIUM, Family, exact_magnetization
+from samplers.dqa.learning import MEDIUM, Family, exact_magnetization, stretched
 from samplers.dqa.schedules import linear_ramp
 
 SCRIPT = Path(__file__).parent.parent / "experiments" / "anneal_schedule.py"
@@ -121,6 +121,10 @@ def test_a_fitted_schedule_is_tested_and_fitted_further(run):
     torch.testing.assert_close(after.layers().mixer, before.layers().mixer, atol=1e-5, rtol=0)
     assert after.about["start"] == mine
 
+    assert run(*more, f"--start={mine}", "--layers=3", "--learning-rate=1e-9", "--out=longer") == 0
+    longer, expected = load_schedule("longer/schedules/fitted-3.json").layers(), stretched(before.layers(), 3)
+    torch.testing.assert_close(longer.couplings, expected.couplings, atol=1e-5, rtol=0)
+
 
 @pytest.mark.parametrize(
     ("flags", "words"),
@@ -131,7 +135,7 @@ def test_a_fitted_schedule_is_tested_and_fitted_further(run):
         (("--fields=-1",), "--fields is -1"),
         (("--learning-rate=0",), "--learning-rate is 0"),
         (("--start=rampp",), "did you mean 'ramp'"),
-        (("--start=learned-weak", "--layers=3"), "fitted with 2, 4, 8, 16 layers, not 3"),
+        (("--device=tpu",), "'tpu'"),
         (("--schedules=nowhere.json",), "cannot read the schedule 'nowhere.json'"),
         (("--name=a/b",), "a file name without a folder"),
         (("--layer=3",), "did you mean '--layers'"),

@@ -58,9 +58,11 @@ class HeldOutProblems:
     exact: Float[Tensor, "problems one n"]
 
     @classmethod
-    def draw(cls, family: Family, num_spins: int, count: int, seed: int) -> "HeldOutProblems":
+    def draw(
+        cls, family: Family, num_spins: int, count: int, seed: int, device: torch.device | str = "cpu"
+    ) -> "HeldOutProblems":
         """Problems of the family that no fit has seen."""
-        problem = family.problems(num_spins, count, _TEST_SEEDS + seed)
+        problem = family.problems(num_spins, count, _TEST_SEEDS + seed).to(device=device)
         return cls(problem, exact_magnetization(problem))
 
     @torch.no_grad()

@@ -63,6 +63,7 @@ def fit_schedule(
     learning_rate: float = 0.03,
     start: Layers | None = None,
     seed: int = 0,
+    device: torch.device | str = "cpu",
     progress: Callable[[FitStep], None] | None = None,
 ) -> AngleSchedule:
     """Fit `num_layers` layers to a family by Adam with a cosine-decaying step.
@@ -72,6 +73,7 @@ def fit_schedule(
         batch: problems per step at 8 spins; fewer at larger sizes, so that a step costs about the same.
         start: first angles; default a calibrated linear ramp of the same depth. `stretched` makes a good start
             of a schedule of another depth: the shipped 16 layers were fitted from 8.
+        device: where the circuits are simulated; the problems are the same on any.
         progress: called after every step.
 
     Returns:
@@ -92,7 +94,8 @@ def fit_schedule(
             group["lr"] = learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
         n = family.num_spins[step % len(family.num_spins)]
         count = max(2, min(4 * batch, int(batch * 2.0 ** (8 - n))))
-        error = marginal_error(Layers(*angles), family.problems(n, count, seed=seed * 1_000_003 + step + 1))
+        problems = family.problems(n, count, seed=seed * 1_000_003 + step + 1).to(device=device)
+        error = marginal_error(Layers(*angles), problems)
         optimiser.zero_grad()
         error.backward()
         optimiser.step()

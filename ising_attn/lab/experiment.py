@@ -46,8 +46,8 @@ class ExperimentSettings(SamplerSettings):
     learn_schedule: bool = False
     """Train the layer angles of --sampler=dqa with the model, from those of its schedule on."""
     rescale: int = 0
-    """Training sequences on which to find two factors, of fields and of couplings, that bring --sampler=dqa nearest to
-    exact marginals, after training or with --weights; 0 for none."""
+    """After training, or with --weights, scale fields and couplings of --sampler=dqa so that ⟨s⟩ is nearest to exact
+    on so many training sequences; 0 for none."""
     quick: bool = False
     """A run of seconds that shows whether everything works; its numbers mean nothing."""
     training: Flat[TrainingSettings] = TrainingSettings()

@@ -1,6 +1,7 @@
 """Masks in the forms that attention takes, as text, DOT and pictures, and from files."""
 
 import builtins
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -152,19 +153,19 @@ def test_names_of_positions():
 @by_task
 def test_layouts_put_what_is_seen_lower_and_nothing_on_top_of_anything(name: str):
     order = TASKS[name].order
-    places = hasse_layout(order)
-    for upper, lower in order.hasse_edges():
-        assert places[upper, 1] > places[lower, 1]
+    places, lines = hasse_layout(order)
+    assert len(lines) == len(order.hasse_edges())
+    for (upper, lower), line in zip(order.hasse_edges(), lines, strict=True):
+        assert (line[0] == places[upper]).all() and (line[-1] == places[lower]).all()
+        assert (np.diff(line[:, 1]) == -1).all()  # a step per level, so that no line runs through another class
     assert len({tuple(np.round(place, 6)) for place in places}) == order.num_classes
 
 
-def crossings(order: masks.Order, places: np.ndarray) -> int:
-    edges = [(u, v) for u, v in order.hasse_edges() if places[u, 1] - places[v, 1] == 1]
+def crossings(lines: list[np.ndarray]) -> int:
+    """Pairs of line segments between the same two levels that cross."""
+    segments = [(a, b) for line in lines for a, b in itertools.pairwise(line)]
     return sum(
-        (places[a, 0] - places[c, 0]) * (places[b, 0] - places[d, 0]) < 0
-        for a, b in edges
-        for c, d in edges
-        if places[a, 1] == places[c, 1]
+        (a[0] - c[0]) * (b[0] - d[0]) < 0 for (a, b), (c, d) in itertools.combinations(segments, 2) if a[1] == c[1]
     )
 
 
@@ -172,7 +173,7 @@ def test_layouts_untangle_trees():
     shuffle = [0, 3, 1, 2, 4, 9, 6, 8, 5, 7, 10, 13, 11, 14, 12]
     pairs = [(shuffle[k], shuffle[(k - 1) // 2]) for k in range(1, 15)]
     order = order_of(masks.mask_of_pairs(15, pairs))
-    assert crossings(order, hasse_layout(order)) == 0
+    assert crossings(hasse_layout(order)[1]) == 0
 
 
 def test_pictures(tmp_path: Path):

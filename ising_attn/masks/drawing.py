@@ -1,5 +1,6 @@
 """A Hasse diagram beside its mask, as a picture (matplotlib)."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,16 +36,16 @@ def save_mask_drawing(
     order = order_of(allowed)
     names = checked_names(order, names)
     draws = order.num_classes <= MOST_DRAWN
-    places = hasse_layout(order) if draws else np.zeros((0, 2))
-    width = (
-        min(14.0, 2.0 + 1.1 * float(places[:, 0].max(initial=0.0) - places[:, 0].min(initial=0.0) + 1)) if draws else 0
-    )
     side = 4.6 + 0.04 * min(order.size, 60)
-    figure = new_figure(side + width, side + 0.6)
+    height = side + 0.6 + (0.08 * max(map(len, names)) if order.size <= _MOST_TICKS else 0.0)
     if draws:
+        places, lines = hasse_layout(order)
+        width = min(14.0, 2.0 + 1.1 * float(np.ptp(places[:, 0]) + 1))
+        figure = new_figure(side + width, height)
         left, right = figure.subplots(1, 2, width_ratios=[width, side])
-        _draw_diagram(left, order, places, names)
+        _draw_diagram(left, order, places, lines, names)
     else:
+        figure = new_figure(side, height)
         right = figure.subplots()
     _draw_mask(right, allowed, order, names)
     if title:
@@ -52,41 +53,51 @@ def save_mask_drawing(
     save_figure(figure, Path(path))
 
 
-def hasse_layout(order: Order) -> np.ndarray:
-    """(classes, 2): x and y of every class. y is its level; within a level x follows the classes it is joined to.
+def hasse_layout(order: Order) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Where to draw a Hasse diagram: (classes, 2) x and y of every class, and a polyline for each of `hasse_edges()`.
 
-    A few sweeps up and down put each class at the mean of its neighbours' places, which untangles most small diagrams.
+    y is the level. Lines over several levels get a place in each of them, as classes do, so that they pass beside
+    these. A few sweeps up and down put everything at the mean of what it is joined to, which untangles most small
+    diagrams (Sugiyama, Tagawa & Toda 1981).
     """
     levels = order.levels.tolist()
-    rows = [[c for c in range(order.num_classes) if levels[c] == y] for y in range(max(levels) + 1)]
-    joined: list[list[int]] = [[] for _ in range(order.num_classes)]
+    joined: list[list[int]] = [[] for _ in levels]
+    routes = []
     for upper, lower in order.hasse_edges():
-        joined[upper].append(lower)
-        joined[lower].append(upper)
-    x = np.zeros(order.num_classes)
+        between = range(len(levels), len(levels) + levels[upper] - levels[lower] - 1)
+        levels += range(levels[upper] - 1, levels[lower], -1)
+        joined += [[] for _ in between]
+        routes.append([upper, *between, lower])
+        for above, below in itertools.pairwise(routes[-1]):
+            joined[above].append(below)
+            joined[below].append(above)
+    rows = [[k for k, level in enumerate(levels) if level == y] for y in range(max(levels) + 1)]
+    x = np.zeros(len(levels))
     for row in rows:
         x[row] = _spread(len(row))
-    for sweep in range(8):
+    for sweep in range(12):
         for row in rows if sweep % 2 == 0 else rows[::-1]:
-            wanted = [float(np.mean([x[o] for o in joined[c]])) if joined[c] else x[c] for c in row]
+            wanted = [float(np.mean(x[joined[k]])) if joined[k] else x[k] for k in row]
             ranked = [row[k] for k in np.argsort(wanted, kind="stable")]
             x[ranked] = _spread(len(row)) + np.mean(wanted)
-    return np.stack([x, np.array(levels, dtype=float)], axis=1)
+    places = np.stack([x, np.array(levels, dtype=float)], axis=1)
+    return places[: order.num_classes], [places[route] for route in routes]
 
 
 def _spread(count: int) -> np.ndarray:
     return np.arange(count) - (count - 1) / 2
 
 
-def _draw_diagram(axis: Any, order: Order, places: np.ndarray, names: Sequence[str]) -> None:
-    for upper, lower in order.hasse_edges():
-        axis.plot(*places[[upper, lower]].T, color="#8a8a8a", linewidth=0.9, zorder=1)
+def _draw_diagram(axis: Any, order: Order, places: np.ndarray, lines: list[np.ndarray], names: Sequence[str]) -> None:
+    for line in lines:
+        axis.plot(*line.T, color="#8a8a8a", linewidth=0.9, zorder=1)
     for number, (x, y) in enumerate(places):
         members = order.members[number]
         label = "\n".join(names[p] for p in members[:4]) + (f"\n… {len(members)}" if len(members) > 4 else "")
         box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": _ALLOWED}
         axis.text(x, y, label, ha="center", va="center", fontsize=7, bbox=box, zorder=2)
-    axis.set_xlim(places[:, 0].min() - 0.8, places[:, 0].max() + 0.8)
+    ends = np.concatenate([places, *lines])[:, 0]
+    axis.set_xlim(ends.min() - 0.8, ends.max() + 0.8)
     axis.set_ylim(-0.6, places[:, 1].max() + 0.6)
     axis.set_axis_off()
     axis.set_title("Hasse diagram (what is seen stands lower)", fontsize=9)
@@ -99,6 +110,7 @@ def _draw_mask(axis: Any, allowed: Tensor, order: Order, names: Sequence[str]) -
     unit = np.eye(order.size, dtype=bool)
     shown[(allowed.cpu().numpy() | unit) & (shown > 0)] = 2
     axis.imshow(shown, cmap=ListedColormap([_NOTHING, _REACHED, _ALLOWED]), vmin=0, vmax=2, interpolation="nearest")
+    axis.set_anchor("N")
     axis.set_xlabel("position that is seen")
     axis.set_ylabel("position that sees")
     if order.size <= _MOST_TICKS:

@@ -166,6 +166,32 @@ def test_labels_of_equivalent_nodes_are_joined():
         merged.label_numbers()
 
 
+@pytest.mark.parametrize(("name", "task", "family"), LIBRARY, ids=NAMES)
+def test_merging_again_or_in_another_order_changes_nothing(name: str, task: Task, family: list[Task]):
+    merged = integrate(family).task
+    assert masks.same_task(integrate(family[::-1]).task, merged) is not None
+    assert masks.same_task(integrate([merged, *family]).task, merged) is not None
+    shuffle = torch.randperm(merged.size, generator=torch.Generator().manual_seed(1)).tolist()
+    places = masks.same_task(merged.restricted(shuffle), merged)
+    assert places == shuffle
+
+
+def test_tasks_that_differ_are_told_apart():
+    causal, shifted = masks.causal(4), Task(masks.causal(4).allowed, range(4), [1, 2, 3, None])
+    assert masks.same_task(shifted, causal) is None  # fewer labels
+    assert masks.embedding(shifted, causal) == [0, 1, 2, 3] and masks.embedding(causal, shifted) is None
+    assert masks.same_task(causal, masks.prefix(4, 2)) is None
+    assert masks.same_task(causal, masks.causal(5)) is None
+    # A sparser mask is the same task in more layers.
+    assert masks.same_task(causal, masks.window(4, 2)) == [0, 1, 2, 3]
+
+
+def test_the_first_example():
+    task = masks.butterfly(16).check()
+    layer = SoftmaxAttention(8, 2, task.size)
+    assert layer(task.input_weights(16) @ torch.randn(2, 16, 8), task.allowed).shape == (2, 46, 8)
+
+
 # ---- node equivalence against networkx's isomorphism ----------------------------------------------------------------
 
 

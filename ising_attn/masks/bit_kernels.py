@@ -39,35 +39,42 @@ def _join(target, source):
 
 
 @kernel(fastmath=False)
-def fill_distances(rows, start, stop, out):
+def fill_distances(rows, spans, start, stop, out):
     """out[s, v] = fewest steps from s to v along `rows`, −1 where there is no way, for sources start ≤ s < stop.
 
     Breadth first from each source, where a step joins whole rows: every vertex that is reached costs one row.
+    spans[v] are the first word of rows[v] that is not 0 and the one after the last: all work stays within them.
     """
     words = rows.shape[1]
-    seen, frontier, following = np.empty(words, np.uint64), np.empty(words, np.uint64), np.empty(words, np.uint64)
+    seen, frontier, following = np.empty(words, np.uint64), np.empty(words, np.uint64), np.zeros(words, np.uint64)
     for source in range(start, stop):
         out[source, :] = -1
         out[source, source] = 0
         seen[:] = _ZERO
         seen[source // 64] = _ONE << np.uint64(source % 64)
-        frontier[:] = seen
-        level, going = 0, True
-        while going:
-            following[:] = _ZERO
-            for word in range(words):
+        first, last = source // 64, source // 64 + 1
+        frontier[first] = seen[first]
+        level = 0
+        while first < last:
+            level += 1
+            low, high = words, 0
+            for word in range(first, last):
                 left = frontier[word]
                 while left != _ZERO:
                     lone = left & (~left + _ONE)
                     left ^= lone
-                    _join(following, rows[64 * word + _position(lone)])
-            level += 1
-            going = False
-            for word in range(words):
+                    vertex = 64 * word + _position(lone)
+                    low, high = min(low, spans[vertex, 0]), max(high, spans[vertex, 1])
+                    for other in range(spans[vertex, 0], spans[vertex, 1]):
+                        following[other] |= rows[vertex, other]
+            first, last = words, 0
+            for word in range(low, high):
                 new = following[word] & ~seen[word]
+                following[word] = _ZERO
                 frontier[word] = new
                 seen[word] |= new
-                going |= new != _ZERO
+                if new != _ZERO:
+                    first, last = min(first, word), word + 1
                 while new != _ZERO:
                     lone = new & (~new + _ONE)
                     new ^= lone

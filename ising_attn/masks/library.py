@@ -99,7 +99,7 @@ def block_two_stream(n: int, block: int, *, content: str = "token") -> Task:
 
     Position n + k holds a mask at place k, sees the clean tokens of earlier blocks and all masks of its own block, and
     is asked for token k. In generation the masks of one block stand at the end of the tokens so far, and see the
-    same. How clean tokens see one another is left open here; both ways train the same predictions:
+    same. Summaries of the paper do not say how clean tokens see one another, so both ways are offered:
 
     Args:
         content: "token": each those before it; "block": also those after it in its own block.

@@ -221,8 +221,10 @@ class Sampler(abc.ABC):
         key, started = self._next_key(seed), time.perf_counter()
         self.last_info = {"call": what, **self._provenance(problem, seed)}
         if problem.num_problems == 0:
-            # Keeps the graph, so that an empty batch trains like any other.
-            return problem.fields.sum() + problem.fields.new_zeros(*problem.batch_shape, *tail)
+            # Keeps the graph of every part, so that an empty batch trains like any other.
+            nothing = problem.fields.sum() + 0 * problem.couplings.sum()
+            nothing = nothing if problem.triples is None else nothing + 0 * problem.triples.sum()
+            return nothing + problem.fields.new_zeros(*problem.batch_shape, *tail)
         result = method(_working(problem), key)
         if tuple(result.shape) != (*problem.batch_shape, *tail):
             raise RuntimeError(f"{type(self).__name__}._{what} returned {tuple(result.shape)} for {problem}")

@@ -17,6 +17,9 @@ from torch import Tensor
 
 from samplers.errors import InvalidProblemError
 
+# The largest β|h|, β|J| and β|K|.
+LARGEST = 1e15
+
 
 class IsingProblem:
     """A batch of Ising problems over n spins, with couplings shared wherever their batch size is 1.
@@ -32,7 +35,8 @@ class IsingProblem:
             permutation, zero where two indices coincide.
 
     Raises:
-        InvalidProblemError: NaN or infinite numbers, wrong shapes, an asymmetric J or K.
+        InvalidProblemError: NaN or infinite numbers, numbers whose product with β exceeds 1e15, wrong shapes, an
+            asymmetric J or K.
     """
 
     def __init__(
@@ -52,11 +56,11 @@ class IsingProblem:
         if allowed is not None:
             _check_allowed(allowed, fields)
             fields = torch.where(allowed, fields, 0.0)
-        _check_finite("fields", fields)
+        _check_size("fields", fields, beta)
         if couplings is not None:
-            _check_interaction("couplings", couplings, fields, order=2)
+            _check_interaction("couplings", couplings, fields, beta, order=2)
         if triples is not None:
-            _check_interaction("triples", triples, fields, order=3)
+            _check_interaction("triples", triples, fields, beta, order=3)
         self.fields = fields
         self.allowed = allowed
         self.beta = float(beta)
@@ -284,14 +288,25 @@ def _check_fields(fields: Tensor) -> None:
         raise InvalidProblemError(f"fields has shape {tuple(fields.shape)}; its last axis needs at least one spin")
 
 
-def _check_finite(name: str, values: Tensor) -> None:
-    # One reduction: a sum is finite only of finite numbers (but may overflow, hence the second look).
-    if not math.isfinite(values.detach().sum()) and not bool(torch.isfinite(values).all()):
-        count = int((~torch.isfinite(values)).sum())
+def _check_size(name: str, values: Tensor, beta: float) -> None:
+    """Refuse NaN, ∞, and what β times a number would lose in rounding or overflow."""
+    if not values.numel():
+        return
+    values = values.detach()
+    # One reduction for all cases: NaN and ∞ fail the comparison as well.
+    largest = float(torch.linalg.vector_norm(values, math.inf))
+    if largest * beta <= LARGEST:
+        return
+    bad = int((~torch.isfinite(values)).sum())
+    if bad:
         raise InvalidProblemError(
-            f"{name} holds {count} NaN or infinite numbers of {values.numel()}; all must be finite "
+            f"{name} holds {bad} NaN or infinite numbers of {values.numel()}; all must be finite "
             "(to remove a spin, use allowed=, not a field of −inf)"
         )
+    raise InvalidProblemError(
+        f"{name} reach {largest:.3g}, times β = {beta:g}; the product may be at most {LARGEST:g}, where "
+        "spins have long been frozen; scale the problem down"
+    )
 
 
 def _check_allowed(allowed: Tensor, fields: Tensor) -> None:
@@ -305,7 +320,7 @@ def _check_allowed(allowed: Tensor, fields: Tensor) -> None:
         )
 
 
-def _check_interaction(name: str, values: Tensor, fields: Tensor, order: int) -> None:
+def _check_interaction(name: str, values: Tensor, fields: Tensor, beta: float, order: int) -> None:
     n = fields.shape[-1]
     own = (n,) * order
     if not isinstance(values, Tensor) or not values.is_floating_point():
@@ -318,7 +333,7 @@ def _check_interaction(name: str, values: Tensor, fields: Tensor, order: int) ->
             f"{name} has shape {tuple(values.shape)}; for fields {tuple(fields.shape)} it must broadcast to "
             f"{(*fields.shape[:-1], *own)}"
         )
-    _check_finite(name, values)
+    _check_size(name, values, beta)
     # Symmetric in every neighbouring pair of axes is symmetric under all permutations.
     values = values.detach()
     for axis in range(-order, -1):

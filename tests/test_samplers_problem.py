@@ -62,6 +62,8 @@ def test_three_body_energy_counts_each_triple_once():
         (lambda: (torch.zeros(2, 3), torch.zeros(5, 3, 3)), "must broadcast"),
         (lambda: (torch.zeros(3), torch.zeros(3, 3, dtype=torch.float64)), "same dtype"),
         (lambda: (torch.zeros(3), torch.full((3, 3), torch.inf)), "NaN or infinite"),
+        (lambda: (torch.tensor([1.0, 1e16]),), "at most 1e\\+15"),
+        (lambda: (torch.full((9,), 3e38),), "at most 1e\\+15"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -75,6 +77,13 @@ def test_bad_problems_are_refused(arguments, words: str):
 def test_bad_beta_is_refused(beta):
     with pytest.raises(InvalidProblemError, match="beta"):
         IsingProblem(torch.zeros(2), beta=beta)
+
+
+def test_beta_counts_in_the_largest_numbers():
+    assert IsingProblem(torch.tensor([1e20]), beta=1e-6).beta == 1e-6
+    for beta in (1e39, 1e308):
+        with pytest.raises(InvalidProblemError, match="at most"):
+            IsingProblem(torch.tensor([1.0, -0.5]), torch.tensor([[0.0, 1.0], [1.0, 0.0]]), beta=beta)
 
 
 @pytest.mark.usefixtures("unchecked")

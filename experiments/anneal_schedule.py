@@ -124,7 +124,7 @@ class ScheduleSettings(RunSettings):
 
 def main() -> None:
     settings = parse_settings(ScheduleSettings, prog="anneal-schedule", description=__doc__ or "")
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console = Console(highlight=False, markup=False)
     family = settings.problems()
     device = resolve_device(settings.device)
     others = list(_others(settings))
@@ -152,7 +152,7 @@ def main() -> None:
             for depth in fitted:
                 console.print(f"--sampler.schedule={shlex.quote(str(_file(settings, run, depth)))}")
         console.print("\nRun folder with tables (Markdown, CSV), schedules, plot and summary.json:")
-        console.print(str(run.path))
+        console.print(str(run.path), soft_wrap=True)
 
 
 # ---- fitting --------------------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ class BracketExperiment(Experiment[BracketSettings, BracketReport]):
             device=device,
         )
         self.label = settings.sampler if model.uses_sampler else model.attention
-        self.title = f"{model.spoken(settings.sampler)}, context {context}"
+        self.title = f"{model.spoken(self.sampler_words)}, context {context}"
 
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), "data_remark": self.task.data.remark()}

@@ -4,7 +4,7 @@ Problems are random (Gaussian fields and couplings), read from a file, or those 
 every sampler: errors of ⟨s⟩ and of pairs, distance between the laws, effective temperature, gradient, time.
 
     python experiments/marginals.py --samplers=exact,annealing,dqa,tap --spins=12 --fields=1 --couplings=0.3
-    python experiments/marginals.py --samplers=gibbs:num_reads=500,dqa:num_layers=8,dqa:shots=1000 --curves
+    python experiments/marginals.py --samplers=gibbs:num_sweeps=64,dqa:num_layers=8,dqa:shots=1000 --curves
     python experiments/marginals.py --problems-file=model.npz --samplers=exact,bethe
     python experiments/marginals.py --trained=runs/brackets-…  --samplers=exact,dqa,gibbs
 """
@@ -151,7 +151,7 @@ class MarginalSettings(RunSettings):
 
 def main() -> None:
     settings = parse_settings(MarginalSettings, prog="marginals", description=__doc__ or "")
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console = Console(highlight=False, markup=False)
     specs = settings.specs()
     for spec in specs:
         spec.make()
@@ -176,7 +176,7 @@ def main() -> None:
             notes += left_out
         write_tables(run.path, tables)
         notes += _plots(run.plots, measurements, reference, problem, what, cost)
-        _coupling_plot(run.plots, by_coupling, settings.family("σ_J"))
+        _coupling_plot(run.plots, by_coupling, settings.family("$\\sigma_J$"))
         run.write_summary({"problems": what, "reference": reference.name, "samplers": _plain(measurements)})
         for name in ("errors", "laws", "costs", "gradients"):
             if name not in tables:
@@ -186,7 +186,7 @@ def main() -> None:
         for note in notes:
             console.print(f"note: {note}")
         console.print("\nRun folder with tables (Markdown, CSV), plots and summary.json:")
-        console.print(str(run.path))
+        console.print(str(run.path), soft_wrap=True)
 
 
 def _measure_all(

@@ -113,7 +113,7 @@ class MaskSettings(RunSettings):
 
 def main() -> None:
     settings = parse_settings(MaskSettings, prog="masks", description=__doc__ or "")
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console = Console(highlight=False, markup=False)
     task, what = settings.task()
     names = masks.position_names(task)
     with RunFolder.create(settings.out, config=settings_to_dict(settings), name="masks", resume=settings.resume) as run:
@@ -144,7 +144,7 @@ def main() -> None:
         if settings.check:
             task.check(settings.layers)
         console.print("\nRun folder with tables (Markdown, CSV), mask and Hasse diagram (text, DOT, picture):")
-        console.print(str(run.path))
+        console.print(str(run.path), soft_wrap=True)
 
 
 def write_mask(folder: Path, task: masks.Task, names: list[str]) -> None:

@@ -156,7 +156,7 @@ class TextExperiment(Experiment[TextSettings, TextReport]):
         uses_sampler, context = settings.model.uses_sampler, settings.context
         super().__init__(settings, self._make_model, task, uses_sampler=uses_sampler, context=context, device=device)
         self.label = settings.sampler if uses_sampler else settings.model.attention
-        self.title = f"{settings.model.spoken(settings.sampler)}, context {context}, {settings.protocol} protocol"
+        self.title = f"{settings.model.spoken(self.sampler_words)}, context {context}, {settings.protocol} protocol"
 
     def _make_model(self, sampler: Sampler | None) -> CharLM:
         settings, vocabulary = self.settings, self.data.vocabulary

@@ -175,6 +175,11 @@ class Sampler(abc.ABC):
             raise NotSupportedError(f"{self._spoken()} has no log partition function; use 'exact' or 'band'")
         return self._run("log_partition", problem, seed, self._log_partition, tail=(), masked=None)
 
+    @property
+    def description(self) -> str:
+        """The sampler as a reader should know it: its name, and what else decides its results."""
+        return self.name or type(self).__name__
+
     # ---- randomness and state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, int]:

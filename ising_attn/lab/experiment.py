@@ -132,6 +132,8 @@ class Experiment(abc.ABC, Generic[S, R]):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_key(self.seed, -4))
             self.model = make_model(sampler).to(device)
+        # The sampler with what decides its results, for titles.
+        self.sampler_words = "" if sampler is None else sampler.description
         self.model_config: dict[str, Any] = self.model.config.to_dict()  # type: ignore[union-attr, operator]
         if settings.learn_schedule and not uses_sampler:
             raise InvalidOptionError(

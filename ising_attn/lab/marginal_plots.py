@@ -12,6 +12,7 @@ from samplers import IsingProblem
 
 _AXES = {
     "num_reads": "reads",
+    "num_chains": "chains",
     "num_sweeps": "sweeps",
     "num_layers": "layers of the anneal",
     "shots": "shots",
@@ -28,7 +29,9 @@ def save_scatters(
     def flat(values) -> np.ndarray:
         return (values.flatten() if allowed is None else values[allowed]).double().cpu().numpy()
 
-    others = {one.label: flat(one.magnetization) for one in measurements}
+    # A panel of the reference against itself shows nothing.
+    shown = [one for one in measurements if one.largest > ROUNDING] or list(measurements)
+    others = {one.label: flat(one.magnetization) for one in shown}
     save_marginal_scatter(path, flat(reference.magnetization), others, title, reference=reference.name)
 
 
@@ -44,9 +47,9 @@ def save_cost_curves(path: Path, points: Sequence[CurvePoint], title: str) -> No
             colour = f"C{labels.index(label)}"
             axis.plot([p.value for p in line], [p.rmse for p in line], "-o", color=colour, markersize=4,
                       label=label)  # fmt: skip
-        if knob in ("num_reads", "shots"):
+        if knob in ("num_reads", "num_chains", "shots"):
             x = np.array(sorted({p.value for p in points if p.knob == knob}))
-            axis.plot(x, x**-0.5, ":", color="black", linewidth=1, label="1/√reads (free spin)")
+            axis.plot(x, x**-0.5, ":", color="black", linewidth=1, label=f"1/√{_AXES[knob]} (free spin)")
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter("{x:g}")
         axis.set_yscale("log")

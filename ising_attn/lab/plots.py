@@ -130,7 +130,7 @@ def save_attention_example(
         axis.set_ylabel("query (attends)")
         axis.set_title(name, fontsize=9)
     figure.colorbar(image, ax=list(axes), label="attention weight (a row sums to 1)", shrink=0.85)
-    legend = "\norange frame: the bracket that this one closes" if matches else ""
+    legend = "\norange frame: the ( that the query's ) closes" if matches else ""
     figure.suptitle(title + legend, fontsize=10)
     save_figure(figure, path)
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import torch
 from rich.console import Console
 
-from ising_attn.lab.config import settings_to_dict
+from ising_attn.lab.config import parse_settings, settings_to_dict
 from ising_attn.lab.device import resolve_device
-from ising_attn.lab.errors import TrainingInterrupted
+from ising_attn.lab.errors import RunFolderError, TrainingInterrupted
 from ising_attn.lab.experiment import Experiment, ExperimentSettings
 from ising_attn.lab.runs import RunFolder
 from ising_attn.lab.tables import Table, mean_and_std, spread, write_tables
@@ -30,9 +30,14 @@ def run_experiment(make: Make[S], settings: S, *, name: str) -> None:
     Args:
         make: the experiment for the settings of one seed.
         name: of the run folder.
+
+    Raises:
+        RunFolderError: a resumption with other seeds than the run has; nothing was changed.
     """
     device, seeds = resolve_device(settings.device), settings.all_seeds()
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    if settings.resume:
+        _check_seeds(settings)
+    console = Console(highlight=False, markup=False)
     with _warnings_as_notes():
         first = make(settings.for_seed(seeds[0]), device)
         notes = [] if settings.weights is None else first.load(settings.weights)
@@ -44,7 +49,21 @@ def run_experiment(make: Make[S], settings: S, *, name: str) -> None:
             else:
                 _run_seeds(make, settings, run, console, device)
             console.print(f"\nRun folder with settings, metrics, checkpoints, plots and {_FILES}:")
-            console.print(str(run.path))
+            console.print(str(run.path), soft_wrap=True)
+
+
+def _check_seeds(settings: ExperimentSettings) -> None:
+    """A run keeps its seeds; one of several seeds may get more of them, since each has its own folder."""
+    if settings.out is None or not (file := settings.out / "config.json").exists():
+        return
+    there, here = parse_settings(type(settings), [f"--config={file}"], prog="").all_seeds(), settings.all_seeds()
+    if set(there) == set(here) or (len(there) > 1 and set(there) < set(here)):
+        return
+    spoken = [f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}" for seeds in (there, here)]
+    raise RunFolderError(
+        f"the run in {settings.out} has {spoken[0]}, not {spoken[1]}; resume without --seed and --seeds, "
+        "or give another --out"
+    )
 
 
 def _run_seed(
@@ -57,9 +76,11 @@ def _run_seed(
         console.print(_spoken_rescale(**training["rescale"]))
     report = experiment.report()
     tables = list(report.tables().items())
-    notes = experiment.save_figures(run, report)
+    quick = ["this was a --quick run: it shows that everything works, and its numbers mean nothing"]
+    notes = [*(quick if experiment.settings.quick else []), *experiment.save_figures(run, report)]
     write_tables(run.path, dict(tables))
     summary = {"seed": experiment.seed, "train_seconds": None, **training, **report.summary(), **experiment.facts()}
+    summary["quick"] = experiment.settings.quick
     run.write_summary(summary)
     for _, table in tables if all_tables else tables[:1]:
         console.print()
@@ -80,7 +101,9 @@ def _run_seeds(make: Make[S], settings: S, run: RunFolder, console: Console, dev
             try:
                 summaries[seed] = _run_seed(experiment, child, console, resume=resume, all_tables=False)
             except TrainingInterrupted as stop:
+                run.write_config()
                 raise TrainingInterrupted(str(stop).replace(str(child.path), str(run.path))) from None
+    run.write_config()
     table = seeds_table(summaries, experiment.seed_columns)
     write_tables(run.path, {"seeds": table})
     run.write_summary(mean_summary(summaries))

@@ -125,6 +125,11 @@ class DQASampler(Sampler):
             devices=("cpu", "cuda") if self._own_state else ("cpu",),
         )
 
+    @property
+    def description(self) -> str:
+        depth = self.layers().depth
+        return f"dqa ({self._schedule.name}, {depth} {'layer' if depth == 1 else 'layers'})"
+
     def layers(self, beta: float = 1.0) -> Layers:
         """The layers that run for problems at β: the schedule, calibrated if so asked, phases times β."""
         layers = self._base_layers

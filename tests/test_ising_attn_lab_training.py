@@ -401,6 +401,67 @@ def test_a_resumption_that_does_not_fit_changes_nothing(tmp_path, change, messag
     assert files == {p: p.read_bytes() for p in files}
 
 
+def test_a_resumption_with_another_seed_is_refused(tmp_path):
+    with folder(tmp_path / "run") as run:
+        trainer(run, dataclasses.replace(SETTINGS, steps=8, seed=3)).fit()
+    files = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file() and p.name != "environment.json"}
+    with folder(tmp_path / "run", resume=True) as run:
+        with pytest.raises(CheckpointError, match="was trained with --seed=3, not 9; resume with the same seed"):
+            trainer(run, dataclasses.replace(SETTINGS, seed=9)).fit(resume=True)
+        assert files == {p: p.read_bytes() for p in files}
+        assert trainer(run, dataclasses.replace(SETTINGS, seed=3)).fit(resume=True).steps == 20
+
+
+BEST_FIRST = [1.0, 2.0]
+
+
+def fitted(path: Path, numbers: list[float] = BEST_FIRST, **more: Any) -> Path:
+    """A finished run of an evaluation per number; by default its best weights are not its last."""
+    settings = dataclasses.replace(SETTINGS, steps=4 * len(numbers))
+    with folder(path) as run:
+        trainer(run, settings, Scripted(numbers), **more).fit()
+        return run.checkpoints / "best.safetensors"
+
+
+def test_a_resumption_refuses_best_weights_that_are_not_this_run_s(tmp_path):
+    best, other = fitted(tmp_path / "run"), fitted(tmp_path / "other", [5.0, 6.0])
+    later = fitted(tmp_path / "later", [3.0, 2.0, 4.0])
+    foreign = fitted(tmp_path / "foreign", model_config={"width": 7})
+    last = best.with_name("last.safetensors").read_bytes()
+    for wrong, message in (
+        (other, "best.safetensors is of step 4 with loss 5.0, but last.safetensors beside it records step 4 with 1.0"),
+        (later, "best.safetensors is of step 8 with loss 2.0"),
+        (foreign, "best.safetensors is from another model: width is 7 there and 6 here"),
+    ):
+        best.write_bytes(wrong.read_bytes())
+        with folder(tmp_path / "run", resume=True) as run:
+            ours = trainer(run, task=Scripted([1.0]))
+            with pytest.raises(CheckpointError, match=message):
+                ours.fit(resume=True)
+            assert ours.step == 0 and same_bits(dict(ours.model.state_dict()), dict(Model().state_dict()))
+        assert best.with_name("last.safetensors").read_bytes() == last
+        assert best.read_bytes() == wrong.read_bytes()
+
+
+def test_a_run_killed_between_its_two_checkpoints_keeps_the_best_weights(tmp_path, monkeypatch):
+    saved = Trainer._save
+
+    def save(self, which):
+        if which == "best" and self.step == 8:
+            raise Killed
+        saved(self, which)
+
+    monkeypatch.setattr(Trainer, "_save", save)
+    with pytest.raises(Killed):
+        fitted(tmp_path / "run", [2.0, 1.0, 3.0])
+    monkeypatch.setattr(Trainer, "_save", saved)
+    with folder(tmp_path / "run", resume=True) as run:
+        settings = dataclasses.replace(SETTINGS, steps=12)
+        result = trainer(run, settings, Scripted([3.0])).fit(resume=True)
+        assert (result.steps, result.best_step, result.best_metrics) == (12, 8, {"loss": 1.0})
+        assert load_checkpoint(run.checkpoints / "best.safetensors").step == 8
+
+
 def test_a_resumption_takes_the_rates_of_the_present_settings(tmp_path):
     with folder(tmp_path / "run") as run:
         trainer(run, dataclasses.replace(SETTINGS, steps=8)).fit()

@@ -69,6 +69,7 @@ class _State:
     seconds: float = 0.0
     sums: dict[str, float] = dataclasses.field(default_factory=dict)
     count: int = 0
+    seed: int | None = None
 
     def add(self, row: Mapping[str, float]) -> None:
         for name, value in row.items():
@@ -122,7 +123,7 @@ class Trainer:
         self._groups = parameter_groups(model, settings, coupling_parameters, angle_parameters)
         self.optimizer = torch.optim.AdamW([dict(group) for group in self._groups], lr=settings.learning_rate)
         self.step = 0
-        self._state = _State()
+        self._state = _State(seed=settings.seed)
         self._best_weights: dict[str, Tensor] | None = None
 
     def fit(self, progress: ProgressDisplay | None = None, *, resume: bool = False) -> TrainingResult:
@@ -148,6 +149,8 @@ class Trainer:
                     self._evaluate(progress)
                     state.seconds = time.perf_counter() - started
                     self._save("last")
+                    if state.best_step == self.step:
+                        self._save("best")  # after the last one, which holds the same weights if we are killed here
                 elif interrupted.is_set():
                     self._save("last")
                 if interrupted.is_set():
@@ -192,7 +195,6 @@ class Trainer:
         if self.settings.better(value, state.best):
             state.best, state.best_metrics, state.best_step, state.stale = value, metrics, self.step, 0
             self._best_weights = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
-            self._save("best")
         if self.run is not None:
             label = {"label": self.label} if self.label else {}
             validation = {f"validation_{name}": number for name, number in metrics.items()}
@@ -235,17 +237,40 @@ class Trainer:
             last = load_checkpoint(source)
             check_fits(last, self.model, model_config=self.model_config, source=source)
             self._check_resumable(last, source)
-            state = _State(**last.progress)
-            best = None if state.best is None else load_checkpoint(self._path(run, "best")).model
+            state = _State(**last.progress | {"seed": self.settings.seed})
+            best = None if state.best is None else self._best_of(run, last, state)
             self.model.load_state_dict(last.model)
             self._load_optimizer(last.optimizer)
             for sampler, saved in zip(self.samplers, last.samplers, strict=True):
                 sampler.load_state_dict(saved["state"])
             self.step, self._state, self._best_weights = last.step, state, best
+            if best is last.model:
+                self._save("best")
         run.keep_metrics(lambda row: row.get("label", "") != self.label or row["step"] <= self.step)
         run.write_config()
 
+    def _best_of(self, run: RunFolder, last: Checkpoint, state: _State) -> dict[str, Tensor]:
+        """The best weights, which must be those that the last checkpoint speaks of."""
+        if state.best_step == last.step:
+            return last.model
+        source = self._path(run, "best")
+        best = load_checkpoint(source)
+        check_fits(best, self.model, model_config=self.model_config, source=source)
+        if (best.step, best.progress.get("best")) != (state.best_step, state.best):
+            raise CheckpointError(
+                f"{source} is of step {best.step} with {self.settings.monitor} {best.progress.get('best')}, but "
+                f"{self._path(run, 'last').name} beside it records step {state.best_step} with {state.best}; "
+                "put the files of one training together, or start a new run"
+            )
+        return best.model
+
     def _check_resumable(self, last: Checkpoint, source: Path) -> None:
+        seed = last.progress.get("seed")
+        if seed not in (None, self.settings.seed):
+            raise CheckpointError(
+                f"{source} was trained with --seed={seed}, not {self.settings.seed}; resume with the same seed, "
+                "or give another --out"
+            )
         names = [saved["name"] for saved in last.samplers], [_name(s) for s in self.samplers]
         if names[0] != names[1]:
             there, here = (", ".join(n) or "no sampler" for n in names)

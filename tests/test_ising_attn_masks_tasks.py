@@ -265,6 +265,15 @@ def test_leaks_are_found_by_brute_force(seed: int, layers: int | None):
     assert {(leak.position, leak.token): leak.layers for leak in found} == expected
 
 
+def test_labels_as_torch_has_them():
+    allowed, labels = masks.window(4, 2).allowed.T, torch.tensor([1, -100, 3, -100])
+    found = masks.leaks(allowed, torch.arange(4), labels)
+    assert [(leak.position, leak.source, leak.layers) for leak in found] == [(0, 1, 1), (2, 3, 1)]
+    with pytest.raises(LeakError, match="2 of 2 positions"):
+        masks.check_no_leaks(allowed, torch.arange(4), labels)
+    masks.check_no_leaks(masks.causal(4).allowed, torch.arange(4), labels)
+
+
 def test_leaks_through_a_mask_per_layer():
     up = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 0, 0]], dtype=torch.bool)
     far = torch.tensor([[0, 0, 0], [0, 0, 0], [0, 1, 0]], dtype=torch.bool)
@@ -405,7 +414,8 @@ def test_inputs_and_labels_as_tensors():
         (lambda: Task(chain(2), [0, 1.5], [None] * 2), InvalidTaskError, "position 1 is 1.5"),
         (lambda: Task(chain(2), [0, -1], [None] * 2), InvalidTaskError, "position 1 holds -1"),
         (lambda: Task(chain(2), [0, 1], [None, "a"]), InvalidTaskError, "label of position 1 is 'a'"),
-        (lambda: Task(chain(2), [0, 1], [None, -100]), InvalidTaskError, "label of position 1 is -100"),
+        (lambda: Task(chain(2), [0, 1], [None, -1]), InvalidTaskError, "label of position 1 is -1"),
+        (lambda: Task(chain(2), [0, 1], [None, (1, "a")]), InvalidTaskError, "label of position 1 is"),
         (lambda: integrate([]), InvalidTaskError, "empty family"),
         (lambda: integrate([Task(chain(2), [0, 1], [None, 0])]), LeakError, "position 1 has token 0"),
         (

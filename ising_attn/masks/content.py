@@ -3,22 +3,33 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from ising_attn.masks.errors import InvalidTaskError
 
+IGNORED = -100
+"""The label that torch's cross-entropy leaves out."""
 Atoms = tuple[Hashable, ...]
 """A multiset in sorted order. Integers are numbers of tokens; text and tuples such as ("mask", 3) hold no token."""
 
 
-def checked_inputs(inputs: Sequence[Any], size: int) -> tuple[Atoms, ...]:
+def checked_inputs(inputs: Sequence[Any] | Tensor, size: int) -> tuple[Atoms, ...]:
     """One multiset of atoms per position. 3 is the token 3, "mask" a symbol, [2, 4] the two tokens, () nothing."""
-    _check_length("inputs", inputs, size)
-    return tuple(_atoms(position, given) for position, given in enumerate(inputs))
+    atoms = _plain(inputs)
+    _check_length("inputs", atoms, size)
+    return tuple(_atoms(position, given) for position, given in enumerate(atoms))
 
 
-def checked_labels(labels: Sequence[Any], size: int) -> tuple[tuple[int, ...], ...]:
-    """One set of tokens per position, sorted; None and () ask for nothing."""
-    _check_length("labels", labels, size)
-    return tuple(_tokens(position, given) for position, given in enumerate(labels))
+def checked_labels(labels: Sequence[Any] | Tensor, size: int) -> tuple[tuple[int, ...], ...]:
+    """One set of tokens per position, sorted; None, () and −100, which torch's losses ignore, ask for nothing."""
+    tokens = _plain(labels)
+    _check_length("labels", tokens, size)
+    return tuple(_tokens(position, given) for position, given in enumerate(tokens))
+
+
+def _plain(given: Sequence[Any] | Tensor) -> Sequence[Any]:
+    """A tensor as a list."""
+    return given.tolist() if isinstance(given, Tensor) else given
 
 
 def _check_length(name: str, given: Sequence[Any], size: int) -> None:
@@ -45,11 +56,13 @@ def _atoms(position: int, given: Any) -> Atoms:
 
 def _tokens(position: int, given: Any) -> tuple[int, ...]:
     several = isinstance(given, tuple | list | set | frozenset)
-    tokens = () if given is None else tuple(sorted(set(given))) if several else (given,)
+    if given is None or (not several and given == IGNORED):
+        return ()
+    tokens = tuple(given) if several else (given,)
     for token in tokens:
         if isinstance(token, bool) or not isinstance(token, int) or token < 0:
             raise InvalidTaskError(
                 f"the label of position {position} is {given!r}; it must be a token's number from 0, a tuple of such, "
                 "or None"
             )
-    return tokens
+    return tuple(sorted(set(tokens)))

@@ -36,7 +36,11 @@ class Leak:
 
 
 def leaks(
-    allowed: Bool[Tensor, "*layers n n"], inputs: Sequence[Any], labels: Sequence[Any], *, layers: int | None = None
+    allowed: Bool[Tensor, "*layers n n"],
+    inputs: Sequence[Any] | Tensor,
+    labels: Sequence[Any] | Tensor,
+    *,
+    layers: int | None = None,
 ) -> list[Leak]:
     """Every position whose target can reach its own prediction, with the nearest source; empty where none can.
 
@@ -44,7 +48,8 @@ def leaks(
         allowed: (n, n), or (layers, n, n) with a mask per layer, the one next to the inputs first.
         inputs: for every position the number of the token it holds, a tuple of several (an average, …), or a symbol
             that holds none: () or text such as "mask". See `Task`.
-        labels: for every position the number of the token it is asked for, a tuple of several, or None.
+        labels: for every position the number of the token it is asked for, a tuple of several, or None (or −100).
+            Numbers are places in a text, not words of a vocabulary: a word that occurs twice is no leak.
         layers: of a model with that many; None is any depth.
 
     Raises:
@@ -71,21 +76,25 @@ def leaks(
 
 
 def check_no_leaks(
-    allowed: Bool[Tensor, "*layers n n"], inputs: Sequence[Any], labels: Sequence[Any], *, layers: int | None = None
+    allowed: Bool[Tensor, "*layers n n"],
+    inputs: Sequence[Any] | Tensor,
+    labels: Sequence[Any] | Tensor,
+    *,
+    layers: int | None = None,
 ) -> None:
     """Assert before training that no target reaches its own prediction. Arguments: see `leaks`.
 
     Raises:
         LeakError: some do; the message names them.
     """
-    raise_leaks(leaks(allowed, inputs, labels, layers=layers), labels)
+    found = leaks(allowed, inputs, labels, layers=layers)
+    raise_leaks(found, sum(map(bool, checked_labels(labels, len(labels)))))
 
 
-def raise_leaks(found: Sequence[Leak], labels: Sequence[Any]) -> None:
-    """Raise `LeakError` for leaks that were found, if any."""
+def raise_leaks(found: Sequence[Leak], asked: int) -> None:
+    """Raise `LeakError` for leaks that were found, if any, among so many positions with a label."""
     if not found:
         return
-    asked = sum(label not in (None, ()) for label in labels)
     positions = len({leak.position for leak in found})
     more = f"; and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     raise LeakError(

@@ -72,7 +72,7 @@ class Task:
         Raises:
             LeakError: a target reaches its own prediction.
         """
-        raise_leaks(self.leaks(layers), self.labels)
+        raise_leaks(self.leaks(layers), sum(map(bool, self.labels)))
         return self
 
     def needed(self) -> Bool[Tensor, " n"]:

@@ -140,6 +140,32 @@ def test_a_resumed_run_equals_an_uninterrupted_one(brackets):
     assert summary(Path("whole"))["test_accuracy"] == summary(Path("parts"))["test_accuracy"]
 
 
+def test_a_run_keeps_its_seeds(brackets):
+    assert brackets(*TINY, "--sampler=exact", "--seed=3", "--steps=1", "--out=run")[0] == 0
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    for flag, asked in (("--seed=9", "seed 9"), ("--seeds=1,2", "seeds 1, 2"), ("--seeds=3,4", "seeds 3, 4")):
+        code, out, err = brackets("--resume", flag, "--out=run")
+        assert code == 1 and not out
+        assert err.startswith(f"error: the run in run has seed 3, not {asked}; resume without --seed")
+    assert before == {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    code, _, err = brackets("--resume", "--seeds=3", "--steps=2", "--out=run")
+    assert code == 0, err
+
+
+@pytest.mark.slow
+def test_a_run_of_several_seeds_gets_more_but_loses_none(brackets):
+    assert brackets(*TINY, "--sampler=exact", "--seeds=0,3", "--steps=1", "--out=run")[0] == 0
+    kept = weights(Path("run/seed-3"))
+    for flag in ("--seeds=0", "--seeds=0,4"):
+        code, _, err = brackets("--resume", flag, "--out=run")
+        assert code == 1 and "the run in run has seeds 0, 3, not seed" in err
+    code, _, err = brackets("--resume", "--seeds=0,3,4", "--out=run")
+    assert code == 0, err
+    assert list(summary(Path("run"))["seeds"]) == ["0", "3", "4"]
+    assert json.loads(Path("run/config.json").read_text())["seeds"] == [0, 3, 4]
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in weights(Path("run/seed-3")).items())
+
+
 @pytest.mark.slow
 def test_trained_weights_run_through_another_sampler(brackets):
     assert brackets(*TINY, "--sampler=exact", "--out=trained")[0] == 0

@@ -28,6 +28,17 @@ def raising(error: BaseException):
         (CheckpointError("there is no checkpoint x"), 1, "error: there is no checkpoint x\n"),
         (InvalidOptionError("--steps is 0"), 2, "error: --steps is 0\n"),
         (FileNotFoundError(2, "No such file or directory", "x.txt"), 1, "error: No such file or directory: x.txt\n"),
+        (
+            OSError(28, "No space left on device", "r/last.safetensors"),
+            1,
+            "error: No space left on device: r/last.safetensors; "
+            "free some space and go on with --resume, or start on another disk with --out\n",
+        ),
+        (
+            OSError(27, "File too large", "x"),
+            1,
+            "error: File too large: x; raise the limit on the size of files (ulimit -f) and go on with --resume\n",
+        ),
         (MemoryError(), 1, "error: out of memory; use a smaller --batch-size or --context, or --device=cpu\n"),
         (KeyboardInterrupt(), 130, "\ninterrupted\n"),
         (TrainingInterrupted("stopped; go on with --resume"), 130, "\nstopped; go on with --resume\n"),

@@ -1,5 +1,7 @@
 """Run folders: nothing overwritten, one process at a time, metrics that survive a crash."""
 
+import contextlib
+import errno
 import json
 import os
 import signal
@@ -77,7 +79,12 @@ def test_a_resumed_run_keeps_its_settings_until_told_and_the_record_of_both_proc
         assert run.read_json("config.json") == {"steps": 1}
         run.write_config()
         assert run.read_json("config.json") == {"steps": 2}
-    RunFolder.create(tmp_path, config={"steps": 2}, resume=True).close()
+    before = contents(tmp_path)
+    RunFolder.create(tmp_path, config={"steps": 3}, resume=True).close()
+    assert contents(tmp_path) == before
+    with RunFolder.create(tmp_path, config={"steps": 2}, resume=True) as run:
+        run.write_summary({})
+        run.write_config()
     record = read_json(tmp_path / "environment.json")
     assert len(record["resumed_from"]) == 2
     assert all("resumed_from" not in earlier for earlier in record["resumed_from"])
@@ -125,15 +132,80 @@ def test_half_a_line_left_by_a_crash_is_dropped_on_resumption(tmp_path):
 
 
 def test_unreadable_files_are_named(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\nnonsense\n')
-    with pytest.raises(RunFolderError, match="line 2 of .*metrics.jsonl is not JSON"):
-        read_metrics(tmp_path)
+    for line in (b"nonsense", b"", b"[" * 100_000, b'{"step": 1, "note": "\xff"}'):
+        (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
+        with pytest.raises(RunFolderError, match=r"line 2 of .*metrics\.jsonl is not JSON; remove that line"):
+            read_metrics(tmp_path)
+    for line in ("[1]", "3", "null", '{"loss": 1}', '{"step": "2"}', '{"step": true}'):
+        (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n' + line + "\n")
+        with pytest.raises(RunFolderError, match=r"line 2 of .*metrics\.jsonl is no row with a step"):
+            read_metrics(tmp_path)
+    (tmp_path / "metrics.jsonl").unlink()
     with pytest.raises(RunFolderError, match="does not exist"):
         read_json(tmp_path / "config.json")
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(RunFolderError, match="not valid JSON"):
-        read_json(tmp_path / "config.json")
+    for content in (b"{", b'"\xff"', b"[" * 100_000):
+        (tmp_path / "config.json").write_bytes(content)
+        with pytest.raises(RunFolderError, match="not valid JSON"):
+            read_json(tmp_path / "config.json")
     assert read_metrics(tmp_path / "elsewhere") == []
+
+
+@pytest.mark.parametrize("content", ["[]", "3", '{"resumed_from": 3}'])
+def test_an_environment_of_another_shape_is_refused(tmp_path, content):
+    RunFolder.create(tmp_path, config={}).close()
+    (tmp_path / "environment.json").write_text(content)
+    before = contents(tmp_path)
+    with pytest.raises(RunFolderError, match=r"environment\.json is no record of .*; move it away"):
+        RunFolder.create(tmp_path, config={}, resume=True)
+    assert contents(tmp_path) == before
+    (tmp_path / "environment.json").unlink()
+    RunFolder.create(tmp_path, config={}, resume=True).close()
+
+
+def test_lines_end_at_line_feeds_alone(tmp_path):
+    with RunFolder.create(tmp_path, config={}) as run:
+        run.log(step=1, text="a\u2028b\x85c")
+        assert run.metrics() == [{"step": 1, "text": "a\u2028b\x85c"}]
+
+
+def test_file_names_that_are_no_text_are_written_and_read_back(tmp_path):
+    name = os.fsdecode(b"caf\xe9-\xc3\xa9")
+    with RunFolder.create(tmp_path / name, config={"text": Path(name)}) as run:
+        run.log(step=1, text=name)
+        run.keep_metrics(lambda row: True)
+        assert run.read_json("config.json") == {"text": name}
+        assert run.metrics() == [{"step": 1, "text": name}]
+
+
+def leave_partial(path: Path) -> Path:
+    """What a process killed while it wrote `path` leaves."""
+    block = replacing(path)
+    temporary = block.__enter__()
+    with contextlib.suppress(KeyboardInterrupt):
+        block.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    temporary.write_text("half")
+    return temporary
+
+
+def test_what_a_killed_process_half_wrote_is_removed(tmp_path):
+    left = [leave_partial(tmp_path / "config.json")]
+    with RunFolder.create(tmp_path, config={}):
+        assert not left[0].exists()
+    places = ("config.json", "checkpoints/last.safetensors", "checkpoints/rate-0.1/last.safetensors", "plots/a.b.png")
+    left = [leave_partial(tmp_path / place) for place in places]
+    own = [tmp_path / ".my-document.txt", tmp_path / "checkpoints" / ".last-abcdefgh", tmp_path / "plots" / "x.png"]
+    own.append(leave_partial(tmp_path / "seed-1" / "config.json"))  # that folder has a lock of its own
+    for path in own:
+        path.touch()
+    with RunFolder.create(tmp_path, config={}, resume=True):
+        assert not any(path.exists() for path in left)
+        assert all(path.exists() for path in own)
+
+
+def test_a_full_disk_is_said_of_the_file(tmp_path):
+    with pytest.raises(OSError, match="No space left") as caught, replacing(tmp_path / "x.json"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == str(tmp_path / "x.json")
 
 
 def test_json_is_strict_and_takes_numbers_of_numpy_and_torch():

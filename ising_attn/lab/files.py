@@ -3,23 +3,29 @@
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 
+_MARK = ".partial-"
+_PARTIAL = re.compile(r"\..+\.partial-[a-z0-9_]{8}(\.[^.]+)?")
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file beside `path`, with its suffix, that takes its place when the block ends well.
 
-    On an error the file at `path` stays as it was. The rename is atomic, and the bytes reach the disk before it.
+    On an error the file at `path` stays as it was, and an OSError names it. The rename is atomic, and the bytes reach
+    the disk before it.
 
         with replacing(run.plots / "learning.png") as temporary:
             figure.savefig(temporary)
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}{_MARK}", suffix=path.suffix, dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -29,8 +35,24 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
         _sync_folder(path.parent)
+    except OSError as error:
+        if error.filename is None:  # as where the disk is full
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_partial(path: Path) -> bool:
+    """Whether a file is, by its name, a temporary one of `replacing`."""
+    return _PARTIAL.fullmatch(path.name) is not None
+
+
+def remove_partial(folder: Path, *, recursive: bool = False) -> None:
+    """Remove what killed processes left of `replacing`; no process may be writing there."""
+    for path in folder.rglob(".*") if recursive else folder.glob(".*"):
+        if is_partial(path) and path.is_file():
+            path.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -41,7 +63,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON atomically; paths become strings, numbers that are not finite become null."""
-    write_bytes(path, (dump_json(value, indent=2) + "\n").encode())
+    write_bytes(path, encode_json(value, indent=2) + b"\n")
+
+
+def encode_json(value: Any, *, indent: int | None = None) -> bytes:
+    """`dump_json` in UTF-8; bytes of a file name that are not UTF-8 are escaped, and read back as the same name."""
+    return dump_json(value, indent=indent).encode(errors="backslashreplace")
 
 
 def dump_json(value: Any, *, indent: int | None = None) -> str:

@@ -1,5 +1,6 @@
 """The outermost frame of a command: expected errors become one or two sentences and an exit code."""
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -9,6 +10,13 @@ import torch
 from samplers.errors import InvalidOptionError, IsingAttnError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+_ROOM = "free some space and go on with --resume, or start on another disk with --out"
+_ADVICE = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f) and go on with --resume",
+}
 
 
 def run_main(main: Callable[[], int | None], *, debug: bool | None = None) -> int:
@@ -39,7 +47,9 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return "out of memory; use a smaller --batch-size or --context, or --device=cpu"
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        said = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        advice = _ADVICE.get(error.errno or 0)
+        return f"{said}; {advice}" if advice else said
     return str(error) or type(error).__name__
 
 

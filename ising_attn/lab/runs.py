@@ -18,7 +18,7 @@ import filelock
 import torch
 
 from ising_attn.lab.errors import RunFolderError
-from ising_attn.lab.files import dump_json, write_bytes, write_json
+from ising_attn.lab.files import encode_json, is_partial, remove_partial, write_bytes, write_json
 
 _RECORDED_PACKAGES = (
     "ising-attn", "torch", "numpy", "scipy", "numba", "dimod", "dwave-samplers", "dwave-system", "qiskit", "qiskit-aer",
@@ -37,9 +37,11 @@ class RunFolder:
             run.write_summary({"test_accuracy": 0.99})
     """
 
-    def __init__(self, path: Path, lock: filelock.BaseFileLock, config: Mapping[str, Any]):
-        self.path, self.config = path, config
-        self._lock = lock
+    def __init__(
+        self, path: Path, lock: filelock.BaseFileLock, config: Mapping[str, Any], device: torch.device | str = "cpu"
+    ):
+        self.path, self.config, self.device = path, config, device
+        self._lock, self._recorded = lock, False
 
     @classmethod
     def create(
@@ -53,8 +55,8 @@ class RunFolder:
     ) -> "RunFolder":
         """Make the folder (or, with `resume`, take up an existing one), lock it, write config and environment.
 
-        On resumption config.json stays until `write_config`, which the trainer calls when the checkpoint has proved
-        to fit: settings that do not fit the run never replace those that do.
+        On resumption config.json and environment.json stay until `write_config`, which the trainer calls when the
+        checkpoint has proved to fit: settings that do not fit the run never replace those that do.
 
         Args:
             path: the folder; by default runs/NAME-DATE-ID under the working directory.
@@ -72,16 +74,17 @@ class RunFolder:
             lock.acquire(blocking=False)
         except filelock.Timeout:
             raise RunFolderError(f"{folder} is in use by another process; wait for it, or give another --out") from None
-        run = cls(folder.resolve(), lock, config)
+        run = cls(folder.resolve(), lock, config, device)
         try:
             _check_usable(folder, resume=resume)  # once more: another process may have come and gone
+            run._remove_partial()
             if resume:
+                run._earlier_environment()
                 run._drop_torn_line()
             else:
                 run.write_config()
             run.checkpoints.mkdir(exist_ok=True)
             run.plots.mkdir(exist_ok=True)
-            run._record_environment(device)
         except BaseException:
             lock.release()
             raise
@@ -97,8 +100,8 @@ class RunFolder:
 
     def log(self, **row: Any) -> None:
         """Append one row to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(dump_json(row) + "\n")
+        with (self.path / "metrics.jsonl").open("ab") as file:
+            file.write(encode_json(row) + b"\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl so far."""
@@ -107,10 +110,11 @@ class RunFolder:
     def keep_metrics(self, keep: Callable[[dict[str, Any]], bool]) -> None:
         """Drop the rows for which `keep` is false: those after the checkpoint from which a run goes on."""
         rows = [row for row in self.metrics() if keep(row)]
-        write_bytes(self.path / "metrics.jsonl", "".join(dump_json(row) + "\n" for row in rows).encode())
+        write_bytes(self.path / "metrics.jsonl", b"".join(encode_json(row) + b"\n" for row in rows))
 
     def write_config(self) -> None:
-        """Write config.json from the settings given to `create`."""
+        """Write config.json from the settings given to `create`, and this process's surroundings."""
+        self._record_environment()
         self.write_json("config.json", self.config)
 
     def write_json(self, name: str, value: Any) -> None:
@@ -121,6 +125,7 @@ class RunFolder:
 
     def write_summary(self, values: Mapping[str, Any]) -> None:
         """Write summary.json, the final numbers of the run."""
+        self._record_environment()
         self.write_json("summary.json", values)
 
     def close(self) -> None:
@@ -135,20 +140,35 @@ class RunFolder:
     ) -> None:
         self.close()
 
+    def _remove_partial(self) -> None:
+        remove_partial(self.path)  # not in the folders of other seeds, which have locks of their own
+        remove_partial(self.checkpoints, recursive=True)
+        remove_partial(self.plots, recursive=True)
+
     def _drop_torn_line(self) -> None:
         """A process killed while it wrote leaves half a line at the end."""
         file = self.path / "metrics.jsonl"
         if file.exists() and not (content := file.read_bytes()).endswith(b"\n"):
             write_bytes(file, content[: content.rfind(b"\n") + 1])
 
-    def _record_environment(self, device: torch.device | str) -> None:
-        """This process's surroundings; those of the processes before it are kept."""
-        file = self.path / "environment.json"
-        record = environment(device)
-        if file.exists():
-            before = read_json(file)
+    def _record_environment(self) -> None:
+        """This process's surroundings, once; those of the processes before it are kept."""
+        if self._recorded:
+            return
+        record = environment(self.device)
+        if (before := self._earlier_environment()) is not None:
             record["resumed_from"] = [*before.pop("resumed_from", []), before]
-        write_json(file, record)
+        self.write_json("environment.json", record)
+        self._recorded = True
+
+    def _earlier_environment(self) -> dict[str, Any] | None:
+        file = self.path / "environment.json"
+        if not file.exists():
+            return None
+        record = read_json(file)
+        if not isinstance(record, dict) or not isinstance(record.get("resumed_from", []), list):
+            raise RunFolderError(f"{file} is no record of a process's surroundings; move it away to go on without it")
+        return record
 
 
 def _check_usable(folder: Path, *, resume: bool) -> None:
@@ -159,7 +179,7 @@ def _check_usable(folder: Path, *, resume: bool) -> None:
         raise RunFolderError(f"{folder} holds a run already; continue it with --resume, or give another --out")
     if resume and not has_run:
         raise RunFolderError(f"{folder} holds no run to resume (no config.json); leave --resume out to start one")
-    if not has_run and folder.is_dir() and any(f.name != ".lock" for f in folder.iterdir()):
+    if not has_run and folder.is_dir() and any(f.name != ".lock" and not is_partial(f) for f in folder.iterdir()):
         raise RunFolderError(f"{folder} is not empty and is no run folder; give another --out")
 
 
@@ -174,21 +194,25 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     if not file.exists():
         return []
     rows = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
-            rows.append(json.loads(line))
-        except ValueError:
+            row = json.loads(line.decode())
+        except (ValueError, RecursionError):
             raise RunFolderError(f"line {number} of {file} is not JSON; remove that line") from None
+        step = row.get("step") if isinstance(row, dict) else None
+        if isinstance(step, bool) or not isinstance(step, int | float):
+            raise RunFolderError(f"line {number} of {file} is no row with a step; remove that line")
+        rows.append(row)
     return rows
 
 
 def read_json(path: str | Path) -> Any:
     """The content of a JSON file of a run folder."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_bytes().decode())
     except FileNotFoundError:
         raise RunFolderError(f"{path} does not exist; is {Path(path).parent} a run folder?") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunFolderError(f"{path} is not valid JSON ({error})") from None
 
 

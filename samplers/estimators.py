@@ -5,7 +5,8 @@
 estimated from the same draws with R − 1 in the denominator: unbiased for independent Boltzmann draws, a
 surrogate for any other law. `straight-through` treats ⟨s_j⟩ as tanh(β F_j) with the local field
 F_j = h_j + Σ_k J_jk ⟨s_k⟩ + ½ Σ_kl K_jkl ⟨s_k⟩⟨s_l⟩ and the ⟨s⟩ inside F held fixed: ∂⟨s_j⟩/∂h_k = β(1 − m_j²) δ_jk,
-∂⟨s_j⟩/∂J_jk = β(1 − m_j²) m_k. It is biased; it is exact at J = K = 0.
+∂⟨s_j⟩/∂J_jk = β(1 − m_j²) m_k. It is biased; it is exact at J = K = 0. A covariance has no second derivative:
+`create_graph=True` raises NotSupportedError.
 """
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from samplers.errors import NotSupportedError
 from samplers.problem import IsingProblem
 from samplers.samples import Samples
+from samplers.second_derivatives import refuse_second_derivative
 
 
 def magnetization_from_samples(problem: IsingProblem, samples: Samples, gradient: str) -> Tensor:
@@ -60,6 +62,7 @@ class _CovarianceMagnetization(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grad_outputs: Tensor):
+        refuse_second_derivative("a magnetization estimated from draws")
         (grad,) = grad_outputs
         spins, weights = ctx.saved_tensors
         projected = (spins @ grad.unsqueeze(-1)).squeeze(-1)

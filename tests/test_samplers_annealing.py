@@ -250,6 +250,13 @@ def test_covariance_gradient_is_unbiased():
     assert float(grad_of(exact_couplings).abs().max()) > 0.1
 
 
+def test_second_derivatives_are_refused():
+    h = torch.linspace(-1, 1, 5, dtype=torch.float64).requires_grad_()
+    m = AnnealingSampler(num_reads=8).magnetization(IsingProblem(h))
+    with pytest.raises(NotSupportedError, match="create_graph"):
+        torch.autograd.grad(m.sum(), h, create_graph=True)
+
+
 def test_straight_through_gradient_is_the_free_one():
     fields = torch.zeros(3, requires_grad=True)
     m = AnnealingSampler(gradient="straight-through").magnetization(IsingProblem(fields))

@@ -169,6 +169,15 @@ def test_covariance_gradient_equals_the_sample_covariance():
     assert float(gj.diagonal().abs().max()) < 1e-12
 
 
+def test_second_derivatives_of_a_covariance_are_refused():
+    h = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    reads = torch.tensor([[1, 1, -1], [1, -1, 1], [-1, 1, 1]], dtype=torch.int8)
+    samples = Samples(reads, torch.ones(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
+    m = magnetization_from_samples(IsingProblem(h), samples, "covariance")
+    with pytest.raises(NotSupportedError, match="create_graph"):
+        torch.autograd.grad(m.sum(), h, create_graph=True)
+
+
 def test_straight_through_is_exact_without_couplings():
     h = torch.tensor([0.3, -0.8], dtype=torch.float64, requires_grad=True)
     problem = IsingProblem(h, beta=0.5)

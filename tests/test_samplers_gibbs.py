@@ -233,6 +233,13 @@ def test_without_couplings_gradients_are_those_of_tanh():
     torch.testing.assert_close(gradient, 1 - h.detach().tanh() ** 2)
 
 
+def test_second_derivatives_are_refused():
+    h = torch.linspace(-1, 1, 5, dtype=torch.float64).requires_grad_()
+    m = get_sampler("gibbs", num_sweeps=4).magnetization(IsingProblem(h))
+    with pytest.raises(NotSupportedError, match="create_graph"):
+        torch.autograd.grad(m.sum(), h, create_graph=True)
+
+
 def test_other_gradients_are_declared():
     h = torch.randn(3, dtype=torch.float64, requires_grad=True)
     surrogate = get_sampler("gibbs", gradient="straight-through", num_sweeps=4)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from samplers.band.absent import compensated_fused
 from samplers.band.kernels import gradient_kernel, sums_kernel
-from samplers.errors import NotSupportedError
 from samplers.kernels import in_threads
 from samplers.problem import IsingProblem
+from samplers.second_derivatives import refuse_second_derivative
 
 # Lanes come in whole vectors; a message of more bytes than this leaves the first-level cache.
 _LANE_STEP = 16
@@ -153,11 +153,9 @@ class _Sums(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         (gradient,) = gradients
-        if torch.is_grad_enabled():
-            raise NotSupportedError(
-                "create_graph=True asks for second derivatives of a magnetization or log Z of the sampler 'band', "
-                "which are not recorded; pair_correlations() is differentiable"
-            )
+        refuse_second_derivative(
+            "a magnetization or log Z of the sampler 'band'", "pair_correlations() is differentiable"
+        )
         fields, band, mean = ctx.saved_tensors
         plan: _Plan = ctx.plan
         given = _Given(fields, band, plan)

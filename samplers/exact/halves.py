@@ -17,7 +17,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from samplers.errors import NotSupportedError
+from samplers import second_derivatives
 from samplers.states import spin_table
 
 
@@ -188,12 +188,11 @@ class EnergyGradient:
 
 
 def refuse_second_derivative() -> None:
-    """The hand-written backward passes are no graph; dropping the second derivative in silence would be wrong."""
-    if torch.is_grad_enabled():
-        raise NotSupportedError(
-            "create_graph=True asks for second derivatives of an exact magnetization or log Z, which are not recorded; "
-            "∂⟨s_j⟩/∂h_k = β(⟨s_j s_k⟩ − ⟨s_j⟩⟨s_k⟩) is differentiable through correlations()"
-        )
+    """The hand-written backward passes are no graph."""
+    second_derivatives.refuse_second_derivative(
+        "an exact magnetization or log Z",
+        "∂⟨s_j⟩/∂h_k = β(⟨s_j s_k⟩ − ⟨s_j⟩⟨s_k⟩) is differentiable through correlations()",
+    )
 
 
 # Above this bound on |log W|, float32 sums of energies would lose the sixth digit of exp.

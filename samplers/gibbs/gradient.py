@@ -7,7 +7,8 @@ With t_j(s) = tanh(βF_j(s)), F_j the local field, ⟨s_j⟩ = ⟨t_j⟩ under t
 Both averages are over reads; with J = K = 0 the first is the whole answer and has no noise. It is the covariance
 Cov(s_j, ∂(−βE)/∂θ) with s_j averaged over its own conditional law, hence of lower variance. The mean in the covariance
 is that of the *other* chains, which makes the estimate unbiased for independent chains in equilibrium, however
-correlated the reads of one chain are. For chains that are not in equilibrium it is a surrogate.
+correlated the reads of one chain are. For chains that are not in equilibrium it is a surrogate. There is no second
+derivative: `create_graph=True` raises NotSupportedError.
 """
 
 import torch
@@ -15,6 +16,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor
 
 from samplers.problem import IsingProblem
+from samplers.second_derivatives import refuse_second_derivative
 
 # Reads are unpacked to floating point for at most this many numbers at a time.
 _CHUNK = 2**22
@@ -42,6 +44,7 @@ class _Covariance(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grad_outputs):
+        refuse_second_derivative("a magnetization estimated from reads")
         (grad,) = grad_outputs
         fields, couplings, triples, reads = ctx.saved_tensors
         groups, queries, chains, kept, n = reads.shape

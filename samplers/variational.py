@@ -2,10 +2,13 @@
 
 All three replace the sum over 2^n states by a self-consistent local field. They cost O(n²) per problem and iteration
 and are NOT exact: good while couplings are weak (error of ⟨s⟩ at σ_J = 0.3/√n about 0.016, 0.0012 and 0.0010), wrong or
-without a fixed point when they are strong. `last_info["converged"]` says per problem whether the iteration settled.
+without a fixed point when they are strong. `last_info["converged"]` says per problem whether the iteration settled,
+and, once a gradient was taken, `last_info["gradient_converged"]` whether the backward iteration did.
 """
 
 import math
+import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +19,19 @@ from samplers.options import option
 from samplers.problem import IsingProblem
 
 
+class ConvergenceWarning(UserWarning):
+    """The backward iteration of some problems did not settle: their gradient is the direct term alone."""
+
+
 class _Variational(Sampler):
-    """What the three share: options, the fixed point over grouped problems, masks, linear response."""
+    """What the three share: options, the fixed point over grouped problems, masks, linear response.
+
+    A gradient, and so a correlation, is that of the fixed point where the backward iteration settles. It does not near
+    an unstable or a critical fixed point (as m = 0 at h = 0 where β times the largest eigenvalue of J is 1 or more):
+    those problems get the direct term alone, that of one application of F to a fixed state, and the sampler warns
+    once (ConvergenceWarning).
+    Second derivatives (`create_graph=True`) raise NotSupportedError.
+    """
 
     damping: float = option(default=0.5, help="share of the old state kept in each iteration", minimum=0, maximum=0.99)
     tolerance: float = option(default=1e-9, help="largest change that counts as converged", minimum=0, maximum=0.1)
@@ -27,6 +41,7 @@ class _Variational(Sampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._last_state: Tensor | None = None
+        self._warned = False
 
     @property
     def capabilities(self) -> Capabilities:
@@ -62,18 +77,36 @@ class _Variational(Sampler):
         start = inner.fields.new_zeros(shape)
         if self.warm_start and self._last_state is not None and self._last_state.shape == start.shape:
             start = self._last_state.to(start)
+        # A backward pass may come after later calls, whose record is another.
+        info = self.last_info
         point = solve(
             lambda state: self._update(inner, mask, state),
             start,
             damping=self.damping,
             tolerance=self.tolerance,
             budget=self.max_iterations,
+            on_gradient=lambda converged: self._record_gradient(info, grouped.restore(converged)),
         )
         if self.warm_start:
             self._last_state = point.state.detach()
-        self.last_info["converged"] = grouped.restore(point.converged)
-        self.last_info["iterations"] = point.iterations
+        info["converged"] = grouped.restore(point.converged)
+        info["iterations"] = point.iterations
         return grouped.restore(self._readout(inner, mask, point.state))
+
+    def _record_gradient(self, info: dict[str, Any], converged: Tensor) -> None:
+        """Note per problem whether every gradient taken through one call has settled; warn where one has not."""
+        info["gradient_converged"] = converged & info.get("gradient_converged", True)
+        failed = int((~converged).sum())
+        if failed and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the implicit gradient of {self._spoken()} did not settle within {self.max_iterations} iterations for "
+                f"{failed} of {converged.numel()} problems; theirs is the direct term alone, without the response of "
+                "the other spins. Raise max_iterations or damping, or use weaker couplings; "
+                'last_info["gradient_converged"] says which (warned once per sampler)',
+                ConvergenceWarning,
+                stacklevel=2,
+            )
 
     def _correlations(self, problem: IsingProblem, key: int) -> Tensor:
         """Linear response: ⟨s_j s_k⟩ = m_j m_k + (1/β) ∂m_j/∂h_k. Cost: n backward passes."""

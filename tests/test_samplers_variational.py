@@ -1,12 +1,14 @@
 """Mean field, TAP and Bethe: fixed points, where they are exact, implicit gradients against unrolled ones."""
 
+import math
+
 import pytest
 import torch
 
 from samplers import IsingProblem, NotSupportedError, get_sampler
 from samplers.enumeration import moments
 from samplers.fixed_point import solve
-from samplers.variational import _symmetric, _Variational
+from samplers.variational import ConvergenceWarning, _symmetric, _Variational
 
 NAMES = ("mean-field", "tap", "bethe")
 
@@ -140,3 +142,91 @@ def test_fixed_point_gradient_of_a_scalar_equation():
     (slope,) = torch.autograd.grad(point.state.sum(), theta)
     s = float(torch.sin(torch.tensor(x, dtype=torch.float64)))
     assert float(slope) == pytest.approx(-x * s / (1 + s))
+
+
+def ring(n: int, strength: float) -> torch.Tensor:
+    eye = torch.eye(n, dtype=torch.float64)
+    return strength * (eye.roll(1, 0) + eye.roll(-1, 0))
+
+
+@pytest.mark.parametrize(("name", "strength"), [("mean-field", 0.5), ("tap", 0.5), ("bethe", 1.5)])
+def test_an_answer_does_not_depend_on_the_batch(name: str, strength: float):
+    # Complete graph and h ≈ 0: the start all but is a fixed point (unstable but for TAP's), the other problem's is far.
+    strong = strength * (1 - torch.eye(4, dtype=torch.float64))
+    h = torch.stack([torch.full((4,), 1e-11, dtype=torch.float64), torch.linspace(-1, 1, 4, dtype=torch.float64)])
+    sampler = get_sampler(name)
+    together = sampler.magnetization(IsingProblem(h, strong))
+    assert sampler.last_info["converged"].all()
+    for k in range(2):
+        alone = sampler.magnetization(IsingProblem(h[k : k + 1], strong))
+        assert torch.allclose(together[k : k + 1], alone, rtol=1e-9, atol=0)
+    assert float(together[0].abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_value_is_the_same_with_and_without_a_graph(name: str):
+    p = problem(3, n=6, sigma=0.5)
+    sampler = get_sampler(name, tolerance=1e-3)
+    with_graph = sampler.magnetization(IsingProblem(p.fields.clone().requires_grad_(), p.couplings))
+    with torch.no_grad():
+        without = sampler.magnetization(p)
+    assert with_graph.requires_grad
+    assert torch.equal(with_graph.detach(), without)
+
+
+# ∂F/∂h at m = 0 with the others' state held is 1; Bethe's messages have gone one step by then.
+@pytest.mark.parametrize(("name", "direct"), [("mean-field", 1.0), ("bethe", 1 + 3 * math.tanh(3))])
+def test_an_unstable_fixed_point_gets_the_direct_gradient_and_a_warning(name: str, direct: float):
+    h = torch.stack([torch.zeros(4, dtype=torch.float64), torch.linspace(-1, 1, 4, dtype=torch.float64)])
+    j = torch.stack([3 - 3 * torch.eye(4, dtype=torch.float64), ring(4, 0.2)])
+    sampler, alone = get_sampler(name), get_sampler(name)
+
+    def gradient(sampler, h, j):
+        h = h.clone().requires_grad_()
+        return torch.autograd.grad(sampler.magnetization(IsingProblem(h, j)).sum(), h)[0]
+
+    with pytest.warns(ConvergenceWarning, match="1 of 2 problems"):
+        found = gradient(sampler, h, j)
+    assert sampler.last_info["gradient_converged"].tolist() == [False, True]
+    assert torch.allclose(found[0], torch.full((4,), direct, dtype=torch.float64))
+    assert torch.allclose(found[1], gradient(alone, h[1], j[1]), rtol=1e-12)
+    assert alone.last_info["gradient_converged"]
+    # Once per sampler: warnings are errors here.
+    assert torch.equal(gradient(sampler, h, j), found)
+
+
+def test_the_record_of_a_gradient_goes_to_its_own_call():
+    p = problem(2, n=4, sigma=0.3)
+    sampler = get_sampler("mean-field")
+    h = p.fields.clone().requires_grad_()
+    m = sampler.magnetization(IsingProblem(h, p.couplings))
+    own = sampler.last_info
+    sampler.magnetization(p)
+    m.sum().backward()
+    assert own["gradient_converged"].all()
+    assert "gradient_converged" not in sampler.last_info
+
+
+def test_states_and_adjoints_settle_up_to_their_own_rounding():
+    # x = θ + A x with eigenvalues of A up to 0.99: x and dx/dθ are of the order of 100, and so is their rounding.
+    generator = torch.Generator().manual_seed(0)
+    basis = torch.linalg.qr(torch.randn(6, 6, generator=generator, dtype=torch.float64)).Q
+    a = basis @ torch.diag(torch.linspace(0.99, -0.99, 6, dtype=torch.float64)) @ basis.T
+    theta = torch.ones(1, 1, 6, dtype=torch.float64, requires_grad=True)
+    told: list[torch.Tensor] = []
+    point = solve(lambda x: theta + x @ a, torch.zeros(1, 1, 6, dtype=torch.float64), damping=0.0, tolerance=0.0,
+                  budget=6000, on_gradient=told.append)  # fmt: skip
+    (slope,) = torch.autograd.grad(point.state.sum(), theta)
+    assert point.converged.all()
+    assert told[0].all()
+    expected = torch.linalg.solve(torch.eye(6, dtype=torch.float64) - a, torch.ones(6, dtype=torch.float64))
+    assert torch.allclose(slope[0, 0], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_second_derivatives_are_refused(name: str):
+    p = problem(2, n=4, sigma=0.3)
+    h = p.fields.clone().requires_grad_()
+    m = get_sampler(name).magnetization(IsingProblem(h, p.couplings))
+    with pytest.raises(NotSupportedError, match="create_graph"):
+        torch.autograd.grad(m.sum(), h, create_graph=True)

@@ -191,13 +191,44 @@ def test_a_value_that_cannot_be_read_exits_with_2(flags, message, capsys):
         ("[sampler_options]\nlayer = 3", "has the unknown setting 'layer'; did you mean '--sampler.layers'"),
         ("internal = 4", "has the unknown setting 'internal'"),
         ("out = 'x'", "has the unknown setting 'out'"),
-        ("steps = 'many'", "has a value that cannot be used"),
+        ("steps = 'many'", 'has steps = "many"; it must be a whole number$'),
+        ("steps = true", "has steps = true; it must be a whole number$"),
+        ("steps = 2.5", "has steps = 2.5; it must be a whole number$"),
+        ("steps = [1, 2]", r"has steps = \[1, 2\]; it must be a whole number$"),
+        ("[steps]\na = 1", 'has steps = {"a": 1}; it must be a whole number$'),
+        ("learning_rate = 'fast'", 'has learning_rate = "fast"; it must be a number$'),
+        ("patience = 'long'", r'has patience = "long"; it must be a whole number or null \("None" in TOML\)$'),
+        ("ffn = 'yes'", 'has ffn = "yes"; it must be true or false$'),
+        ("seeds = 3", "has seeds = 3; it must be a list of whole numbers$"),
+        ("seeds = ['--help']", r'has seeds = \["--help"\]; it must be a list of whole numbers$'),
+        ("monitor = [1]", r"has monitor = \[1\]; it must be text$"),
+        ("monitor_mode = 'maxi'", "has monitor_mode = \"maxi\"; it must be one of 'max', 'min'$"),
+        ("sampler = ['dqa']", r'has sampler = \["dqa"\]; it must be the name of a sampler, as text$'),
+        ("sampler_options = 5", "has sampler_options = 5; it must be a table of settings$"),
+        ("training = 5", "has training = 5; it must be a table of settings$"),
+        ("data = [1]", r"has data = \[1\]; it must be a table of settings$"),
+        ("'--steps' = 3", "has the unknown setting '--steps'; keys have no dashes in front: 'steps'$"),
+        ("help = true", "has the unknown setting 'help'"),
+        ("[sampler_options]\nlayers = 'x'", 'has layers = "x"; it must be a whole number$'),
         ("steps = ", "cannot be read as TOML"),
     ],
 )
 def test_bad_files_are_named(toml, text, message):
     with pytest.raises(InvalidOptionError, match=f"settings.toml {message}"):
         parse(toml(text))
+
+
+@pytest.mark.parametrize(("name", "text"), [("x.json", "[" * 100_000), ("x.toml", "a = " + "[" * 100_000)])
+def test_a_file_that_is_nested_without_end_is_refused(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidOptionError, match=f"{name} is nested too deeply"):
+        parse(f"--config={tmp_path / name}")
+
+
+def test_whole_numbers_serve_as_numbers_and_numbers_as_text(toml):
+    ours = parse(toml("learning_rate = 1\n[sampler_options]\nfilters = 0.5\ncalibrate = true\noffset = 2\n"))
+    assert ours.training.learning_rate == 1.0
+    assert ours.sampler_options == {"filters": "0.5", "calibrate": True, "offset": 2.0}
 
 
 def test_config_json_of_a_run_reads_back_and_serves_resumption(tmp_path):

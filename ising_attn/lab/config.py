@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from ising_attn.lab.setting_values import is_sequence, shown, spoken, takes
 from samplers import InvalidOptionError, Sampler, get_sampler, sampler_class
 from samplers.errors import did_you_mean
 
@@ -122,8 +123,8 @@ class _Reader:
                 description=self.description,
                 return_unknown_args=True,
             )
-        except SystemExit as stop:
-            if source is not None and stop.code:
+        except SystemExit:
+            if source is not None:
                 raise InvalidOptionError(f"{source} has a value that cannot be used (see above)") from None
             raise
         if unknown:
@@ -149,18 +150,34 @@ class _Reader:
         for key, value in values.items():
             name = key.replace("_", "-")
             flag = f"--{prefix}{name}"
-            if isinstance(value, Mapping):
+            if isinstance(value, Mapping) and flag not in self.flags:
                 inner = "sampler." if name == "sampler-options" else self._table(key, source)
                 found += self.tokens(value, source, inner)
-            elif flag not in self.flags or key in _OF_ONE_CALL:
-                raise InvalidOptionError(f"{source} has the unknown setting {key!r}{self._nearest(flag)}")
-            elif self.flags[flag] is bool and isinstance(value, bool):
+                continue
+            self._check(key, value, flag, source)
+            if self.flags[flag] is bool and isinstance(value, bool):
                 found.append(flag if value else f"--{prefix}no-{name}")
             elif isinstance(value, list):
                 found += [flag, *map(str, value)]
             else:
                 found.append(f"{flag}={value}")
         return found
+
+    def _check(self, key: str, value: Any, flag: str, source: Path) -> None:
+        """Refuse what is no setting, and a value of another type than the setting's."""
+        if key.replace("-", "_") in (
+            "sampler_options",
+            *(f.name for f in dataclasses.fields(self.kind) if _nested(f.type)),
+        ):
+            raise InvalidOptionError(f"{source} has {key} = {shown(value)}; it must be a table of settings")
+        if key.startswith("-") and (bare := key.lstrip("-")):
+            raise InvalidOptionError(
+                f"{source} has the unknown setting {key!r}; keys have no dashes in front: {bare!r}"
+            )
+        if flag not in self.flags or key.replace("-", "_") in (*_OF_ONE_CALL, "help"):
+            raise InvalidOptionError(f"{source} has the unknown setting {key!r}{self._nearest(flag)}")
+        if not takes(self.flags[flag], value):
+            raise InvalidOptionError(f"{source} has {key} = {shown(value)}; it must be {spoken(self.flags[flag])}")
 
     def _table(self, key: str, source: Path) -> str:
         """The flag prefix of a table: none where the field is `Flat`."""
@@ -180,7 +197,7 @@ class _Reader:
                 continue
             name, equals, value = token.partition("=")
             annotation = self.flags.get(name.replace("_", "-"))
-            sequence = _is_sequence(annotation)
+            sequence = is_sequence(annotation)
             if equals and sequence:
                 found += [name, *value.split(",")]
             elif equals and annotation is bool and value.lower() in ("true", "false"):
@@ -238,6 +255,10 @@ def _read(path: Path) -> dict[str, Any]:
         values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         raise InvalidOptionError(f"there is no file of settings {path}") from None
+    except RecursionError:
+        raise InvalidOptionError(
+            f"{path} is nested too deeply for a file of settings; keep tables in one level"
+        ) from None
     except ValueError as error:
         raise InvalidOptionError(f"{path} cannot be read as {path.suffix[1:].upper() or 'TOML'}: {error}") from None
     if not isinstance(values, dict):
@@ -248,6 +269,10 @@ def _read(path: Path) -> dict[str, Any]:
 def _sampler_name(kind: type, early: argparse.Namespace, files: Sequence[tuple[Path, dict]]) -> str | None:
     """The sampler that the last layer with one names; None for settings without a sampler."""
     default = {f.name: f.default for f in dataclasses.fields(kind)}.get("sampler")
+    for path, values in files if default is not None else ():
+        if not isinstance(values.get("sampler", default), str):
+            given = shown(values["sampler"])
+            raise InvalidOptionError(f"{path} has sampler = {given}; it must be the name of a sampler, as text")
     named = [default, *(values.get("sampler") for _, values in files), early.sampler]
     return None if default is None else [str(name) for name in named if name is not None][-1]
 
@@ -328,7 +353,3 @@ def _is_flat(annotation: Any) -> bool:
 
 def _is_hidden(annotation: Any) -> bool:
     return tyro.conf.Suppress in getattr(annotation, "__metadata__", ())
-
-
-def _is_sequence(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (tuple, list)

@@ -213,6 +213,7 @@ REFUSED = [
     (["--context=1"], ["context is 1", "at least 2"]),
     (["--filler-share=1"], ["filler_share is 1", "between 0 and 0.95"]),
     (["--learning-rate=-1"], ["--learning-rate is -1", "above 0"]),
+    (["--learning-rates=0.1,inf"], ["--learning-rates has inf; each must be finite"]),
     (["--steps=0"], ["--steps is 0"]),
     (["--heads=3"], ["num_heads=3", "not a multiple"]),
     (["--test-size=0"], ["test_size is 0"]),

@@ -476,7 +476,8 @@ def test_a_resumption_takes_the_rates_of_the_present_settings(tmp_path):
     [
         ({"steps": 0}, "--steps is 0; it must be at least 1"),
         ({"learning_rate": 0.0}, "--learning-rate is 0.0; it must be above 0"),
-        ({"learning_rate": float("nan")}, "--learning-rate is nan"),
+        ({"learning_rate": float("nan")}, "--learning-rate is nan; it must be finite and above 0"),
+        ({"target": float("nan")}, "--target is nan; it must be finite"),
         ({"clip": -1.0}, "--clip is -1.0; it must be above 0"),
         ({"patience": 0}, "--patience is 0"),
     ],

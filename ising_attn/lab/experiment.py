@@ -4,6 +4,7 @@ import abc
 import contextlib
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -54,8 +55,9 @@ class ExperimentSettings(SamplerSettings):
 
     def __post_init__(self) -> None:
         self.require_at_least(rate_steps=1, rescale=0)
-        if any(not rate > 0 for rate in self.learning_rates):
-            raise InvalidOptionError(f"--learning-rates has {min(self.learning_rates)}; each must be above 0")
+        for rate in self.learning_rates:
+            if not (rate > 0 and math.isfinite(rate)):
+                raise InvalidOptionError(f"--learning-rates has {rate}; each must be finite and above 0")
         if self.weights is not None and (self.resume or len(self.seeds) > 1):
             raise InvalidOptionError("--weights evaluates one checkpoint; leave out --resume and several --seeds")
 

@@ -57,6 +57,8 @@ class TrainingSettings:
         _check("weight_decay", self.weight_decay, 0)
         _check("clip", self.clip, 0, above=True)
         _check("max_seconds", self.max_seconds, 0, above=True)
+        if self.target is not None and not math.isfinite(self.target):
+            raise InvalidOptionError(f"--target is {self.target}; it must be finite, or None to train to the end")
 
     def better(self, value: float, than: float | None) -> bool:
         """Whether a monitored number beats another; any finite one beats None."""
@@ -116,4 +118,5 @@ def _check(name: str, value: float | None, low: float, *, above: bool = False) -
         return
     if not (value > low if above else value >= low) or not math.isfinite(value):
         flag = "--" + name.replace("_", "-")
-        raise InvalidOptionError(f"{flag} is {value}; it must be {'above' if above else 'at least'} {low}")
+        finite = "" if math.isfinite(value) else "finite and "
+        raise InvalidOptionError(f"{flag} is {value}; it must be {finite}{'above' if above else 'at least'} {low}")

@@ -136,8 +136,8 @@ def test_unreadable_files_are_named(tmp_path):
         (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
         with pytest.raises(RunFolderError, match=r"line 2 of .*metrics\.jsonl is not JSON; remove that line"):
             read_metrics(tmp_path)
-    for line in ("[1]", "3", "null", '{"loss": 1}', '{"step": "2"}', '{"step": true}'):
-        (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n' + line + "\n")
+    for line in (b"[1]", b"3", b"null", b'{"loss": 1}', b'{"step": "2"}', b'{"step": true}'):
+        (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
         with pytest.raises(RunFolderError, match=r"line 2 of .*metrics\.jsonl is no row with a step"):
             read_metrics(tmp_path)
     (tmp_path / "metrics.jsonl").unlink()

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-
 _MARK = ".partial-"
 _PARTIAL = re.compile(r"\..+\.partial-[a-z0-9_]{8}(\.[^.]+)?")
 

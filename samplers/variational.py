@@ -143,6 +143,10 @@ class TAPSampler(_Variational):
     """Thouless–Anderson–Palmer (1977): mean field with the Onsager reaction term.
 
     m_j = tanh β( h_j + Σ_k J_jk m_k − β m_j Σ_k J_jk² (1 − m_k²) ).
+
+    The reaction term turns a large m_j around: where β² Σ_k J_jk² is well above 1 the iteration swings between two
+    states and never settles; more damping helps. Of Gaussian problems with n = 12 and βσ_J√n = 1, 1.5, 2, 3 there
+    settle 100, 44, 5, 0 % by default, and 100, 98, 100, 75 % with damping=0.9, max_iterations=4000.
     """
 
     name = "tap"

@@ -215,6 +215,7 @@ REFUSED = [
     (["--learning-rate=-1"], ["--learning-rate is -1", "above 0"]),
     (["--learning-rates=0.1,inf"], ["--learning-rates has inf; each must be finite"]),
     (["--steps=0"], ["--steps is 0"]),
+    (["--monitor=acuracy"], ["--monitor is 'acuracy'; this task reports accuracy, loss"]),
     (["--heads=3"], ["num_heads=3", "not a multiple"]),
     (["--test-size=0"], ["test_size is 0"]),
     (["--marginal-sequences=0"], ["--marginal-sequences is 0"]),

@@ -62,6 +62,10 @@ def test_training_loss_counts_closing_brackets_alone(task):
     assert float(loss) == pytest.approx(np.log(np.exp(5) + 7) - 5, rel=1e-5)
 
 
+def test_its_metrics_are_those_it_reports(task):
+    assert tuple(task.evaluate(Oracle(task.data, 99), "validation")) == task.metrics
+
+
 def test_an_unknown_split_is_refused(task):
     with pytest.raises(InvalidOptionError, match="'train'"):
         task.evaluate(Oracle(task.data, 99), "train")

@@ -204,6 +204,7 @@ def test_every_character_of_a_split_counts_once():
     assert task.evaluate(model, "test") == pytest.approx(
         {"loss": mean, "perplexity": math.exp(mean), "bits_per_char": mean / math.log(2)}
     )
+    assert tuple(task.evaluate(model, "test")) == task.metrics
     groups = scores.by_position()
     assert {seen: count for seen, (count, _) in groups.items()} == {1: 15, **dict.fromkeys(range(2, 8), 14)}
     total = sum(count * math.log(perplexity) for count, perplexity in groups.values())

@@ -57,6 +57,9 @@ class BracketTask:
         eval_batch_size: sequences of one forward pass in evaluation.
     """
 
+    metrics = ("loss", "accuracy")
+    """What `evaluate` reports."""
+
     def __init__(
         self,
         data: BracketData,

@@ -104,11 +104,12 @@ class Experiment(abc.ABC, Generic[S, R]):
     Args:
         settings: of this one seed.
         make_model: the model for a sampler (None where its attention uses none); it has `config.to_dict()`.
-        task: what it learns.
+        task: what it learns; where it has `metrics`, the names that `evaluate` reports, --monitor is checked at once.
         context: spins of the largest problem.
         device: of the model.
 
     Raises:
+        InvalidOptionError: --monitor names no number that the task reports.
         ProblemTooLargeError, NotSupportedError: a sampler that cannot be trained through, or has no schedule to learn.
     """
 
@@ -128,6 +129,9 @@ class Experiment(abc.ABC, Generic[S, R]):
         device: torch.device,
     ):
         self.settings, self.task, self.seed = settings, task, settings.training.seed
+        monitor, reported = settings.training.monitor, getattr(task, "metrics", None)
+        if settings.weights is None and reported is not None and monitor not in reported:
+            raise InvalidOptionError(f"--monitor is {monitor!r}; this task reports {', '.join(sorted(reported))}")
         sampler = settings.make_sampler(seed=self.seed) if uses_sampler else None
         if sampler is not None:
             _check_sampler(sampler, context)

@@ -75,6 +75,9 @@ class TextTask:
         InvalidOptionError: a split that has no window.
     """
 
+    metrics = ("loss", "perplexity", "bits_per_char")
+    """What `evaluate` reports."""
+
     def __init__(
         self,
         data: TextData,

@@ -1,6 +1,7 @@
 """Checkpoints: whole round trips, and refusal of whatever is damaged, foreign, newer or from another model."""
 
 import json
+import os
 import pickle
 
 import pytest
@@ -58,6 +59,12 @@ def test_everything_comes_back_bit_for_bit(path):
         assert tuple(ours_group["betas"]) == (0.8, 0.9)
     for number, state in expected.optimizer["state"].items():
         assert all(torch.equal(ours.optimizer["state"][number][k], v) for k, v in state.items())
+
+
+def test_a_path_that_is_no_text_serves_as_well(tmp_path):
+    file = tmp_path / os.fsdecode(b"caf\xe9") / "last.safetensors"
+    save_checkpoint(file, trained())
+    assert load_checkpoint(file).step == 7
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.bool, torch.int64, torch.uint8])

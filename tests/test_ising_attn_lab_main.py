@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import sys
 
 import pytest
 import torch
@@ -66,6 +67,27 @@ def test_debug_shows_the_traceback(monkeypatch):
 def test_success_is_zero_and_a_returned_code_is_passed_on():
     assert run_main(lambda: None, debug=False) == 0
     assert run_main(lambda: 3, debug=False) == 3
+
+
+@pytest.mark.parametrize(
+    ("encoding", "errors", "shown"),
+    [
+        ("utf-8", "strict", b"x\\udcff \xe2\x9f\xa8"),
+        ("latin-1", "strict", b"x\\udcff \\u27e8"),
+        ("ascii", "surrogateescape", b"x\\udcff \\u27e8"),
+        ("utf-8", "surrogateescape", b"x\xff \xe2\x9f\xa8"),
+    ],
+)
+def test_what_cannot_be_printed_is_escaped(monkeypatch, encoding, errors, shown):
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding=encoding, errors=errors))
+
+    def main() -> None:
+        sys.stdout.write("x\udcff \u27e8")
+        sys.stdout.flush()
+
+    assert run_main(main, debug=False) == 0
+    assert raw.getvalue() == shown
 
 
 def test_a_real_ctrl_c_exits_with_130(capsys, interrupts):

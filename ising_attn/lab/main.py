@@ -1,6 +1,7 @@
 """The outermost frame of a command: expected errors become one or two sentences and an exit code."""
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -27,6 +28,7 @@ def run_main(main: Callable[[], int | None], *, debug: bool | None = None) -> in
     a defect and keeps its traceback.
     """
     debug = "--debug" in sys.argv[1:] if debug is None else debug
+    _escape_what_cannot_be_printed()
     try:
         return main() or 0
     except KeyboardInterrupt as error:
@@ -41,6 +43,13 @@ def run_main(main: Callable[[], int | None], *, debug: bool | None = None) -> in
         if debug:
             raise
         return _say(_sentence(error), EXIT_USAGE if isinstance(error, InvalidOptionError) else EXIT_FAILED)
+
+
+def _escape_what_cannot_be_printed() -> None:
+    """Names of files that are no text, and signs that the terminal's encoding has not, are printed as escapes."""
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or stream.encoding.lower() != "utf-8"):
+        stream.reconfigure(errors="backslashreplace")
 
 
 def _sentence(error: BaseException) -> str:

@@ -208,7 +208,7 @@ def test_a_value_that_cannot_be_read_exits_with_2(flags, message, capsys):
         ("training = 5", "has training = 5; it must be a table of settings$"),
         ("data = [1]", r"has data = \[1\]; it must be a table of settings$"),
         ("'--steps' = 3", "has the unknown setting '--steps'; keys have no dashes in front: 'steps'$"),
-        ("help = true", "has the unknown setting 'help'"),
+        ("help = true", "has the unknown setting 'help'; it is for the command line alone"),
         ("[sampler_options]\nlayers = 'x'", 'has layers = "x"; it must be a whole number$'),
         ("steps = ", "cannot be read as TOML"),
     ],

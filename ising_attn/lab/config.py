@@ -174,7 +174,9 @@ class _Reader:
             raise InvalidOptionError(
                 f"{source} has the unknown setting {key!r}; keys have no dashes in front: {bare!r}"
             )
-        if flag not in self.flags or key.replace("-", "_") in (*_OF_ONE_CALL, "help"):
+        if key.replace("-", "_") in (*_OF_ONE_CALL, "help"):
+            raise InvalidOptionError(f"{source} has the unknown setting {key!r}; it is for the command line alone")
+        if flag not in self.flags:
             raise InvalidOptionError(f"{source} has the unknown setting {key!r}{self._nearest(flag)}")
         if not takes(self.flags[flag], value):
             raise InvalidOptionError(f"{source} has {key} = {shown(value)}; it must be {spoken(self.flags[flag])}")

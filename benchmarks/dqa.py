@@ -1,6 +1,6 @@
 """Speed of the state-vector engine against Qiskit Aer, as ratios of interleaved runs in one process.
 
-    python benchmarks/dqa.py [--threads 2] [--rounds 5] [--layers 20] [--json PATH]
+    python benchmarks/dqa.py [--threads 2] [--rounds 2] [--layers 20] [--json PATH]
 
 Peers: Aer with `parameter_binds` and RZZ, RZ, RX gates (one circuit, bound for every problem), and Aer with one
 diagonal gate per layer (one circuit per problem). All compute the exact output probabilities of the same layers.
@@ -132,7 +132,7 @@ def report(rows: list[dict[str, float]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--layers", type=int, default=20)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -115,7 +115,7 @@ def width_of(problem: IsingProblem, width: int | None) -> int:
     if reach == 0 and problem.couplings.requires_grad and torch.is_grad_enabled():
         raise InvalidProblemError(
             "all couplings are 0 and are to get gradients, so how far they may reach cannot be found from them; "
-            "give it, e.g. get_sampler('band', width=4)"
+            "give it: get_sampler('band', width=4), or --sampler.width=4 on the command line"
         )
     return reach
 

@@ -150,7 +150,7 @@ def main() -> None:
         if fitted:
             console.print("\nUse a fitted schedule with --sampler=dqa and one of")
             for depth in fitted:
-                console.print(f"--sampler.schedule={shlex.quote(str(_file(settings, run, depth)))}")
+                console.print(f"--sampler.schedule={shlex.quote(str(_file(settings, run, depth)))}", soft_wrap=True)
         console.print("\nRun folder with tables (Markdown, CSV), schedules, plot and summary.json:")
         console.print(str(run.path), soft_wrap=True)
 

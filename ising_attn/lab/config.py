@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import json
 import sys
-import textwrap
 import tomllib
 import types
 import typing
@@ -74,7 +73,7 @@ def parse_settings(kind: type[T], argv: Sequence[str] | None = None, *, prog: st
     arguments = list(sys.argv[1:] if argv is None else argv)
     early = _early(arguments)
     files = [(path, _read(path)) for path in _files(early)]
-    reader = _Reader(kind, _sampler_name(kind, early, files), prog, _wrapped(description))
+    reader = _Reader(kind, _sampler_name(kind, early, files), prog, description)
     for path, values in files:
         if values.get("sampler", reader.sampler) != reader.sampler:
             values = {key: value for key, value in values.items() if key not in ("sampler", *_OPTION_TABLES)}
@@ -220,12 +219,6 @@ class _Reader:
 
     def _nearest(self, flag: str) -> str:
         return did_you_mean(flag.replace("_", "-"), self.flags)
-
-
-def _wrapped(text: str) -> str:
-    """Paragraphs at 78 columns; indented lines, which are commands, as they are."""
-    paragraphs = text.strip().split("\n\n")
-    return "\n\n".join(p if p.startswith(" ") else textwrap.fill(p, 78) for p in paragraphs)
 
 
 # ---- the layers -----------------------------------------------------------------------------------------------

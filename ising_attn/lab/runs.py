@@ -67,7 +67,7 @@ class RunFolder:
             RunFolderError: the folder holds a run already, is used by another process, or is not a run folder.
         """
         folder = default_path(name) if path is None else Path(path)
-        _check_usable(folder, resume=resume)
+        check_usable(folder, resume=resume)
         folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / ".lock")
         try:
@@ -76,7 +76,7 @@ class RunFolder:
             raise RunFolderError(f"{folder} is in use by another process; wait for it, or give another --out") from None
         run = cls(folder.resolve(), lock, config, device)
         try:
-            _check_usable(folder, resume=resume)  # once more: another process may have come and gone
+            check_usable(folder, resume=resume)  # once more: another process may have come and gone
             run._remove_partial()
             if resume:
                 run._earlier_environment()
@@ -171,7 +171,8 @@ class RunFolder:
         return record
 
 
-def _check_usable(folder: Path, *, resume: bool) -> None:
+def check_usable(folder: Path, *, resume: bool) -> None:
+    """Refuse a folder that `RunFolder.create` would refuse, without touching it: to be said before long work."""
     if folder.exists() and not folder.is_dir():
         raise RunFolderError(f"{folder} is a file; give a folder with --out")
     has_run = (folder / "config.json").exists()

@@ -13,7 +13,7 @@ from ising_attn.lab.config import parse_settings, settings_to_dict
 from ising_attn.lab.device import resolve_device
 from ising_attn.lab.errors import RunFolderError, TrainingInterrupted
 from ising_attn.lab.experiment import Experiment, ExperimentSettings
-from ising_attn.lab.runs import RunFolder
+from ising_attn.lab.runs import RunFolder, check_usable
 from ising_attn.lab.tables import Table, mean_and_std, spread, write_tables
 
 S = TypeVar("S", bound=ExperimentSettings)
@@ -35,6 +35,8 @@ def run_experiment(make: Make[S], settings: S, *, name: str) -> None:
         RunFolderError: a resumption with other seeds than the run has; nothing was changed.
     """
     device, seeds = resolve_device(settings.device), settings.all_seeds()
+    if settings.out is not None:
+        check_usable(settings.out, resume=settings.resume)
     if settings.resume:
         _check_seeds(settings)
     console = Console(highlight=False, markup=False)

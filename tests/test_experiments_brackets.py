@@ -13,6 +13,7 @@ import torch
 
 from ising_attn.lab.checkpoints import load_checkpoint
 from ising_attn.lab.main import run_main
+from samplers import get_sampler
 
 SCRIPT = Path(__file__).resolve().parent.parent / "experiments" / "brackets.py"
 TINY = ["--quick", "--steps=4", "--batch-size=8", "--context=4", "--filler-share=0.5", "--aer-sequences=1"]
@@ -271,3 +272,23 @@ def test_a_run_is_never_overwritten_and_foreign_weights_are_refused(brackets):
 def contents(folder: Path) -> dict[Path, bytes]:
     """Every file but the record of environments, to which each resumption, even a failing one, adds itself."""
     return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "environment.json"}
+
+
+def test_a_dry_run_tells_what_a_machine_would_be_sent_and_sends_nothing(brackets, monkeypatch, tmp_path):
+    testing = pytest.importorskip("dwave.system.testing", reason="needs dwave-system")
+    machine = testing.MockDWaveSampler(topology_type="pegasus", topology_shape=[3], parameter_warnings=False)
+    monkeypatch.setattr(machine, "sample", lambda *_, **__: pytest.fail("something was sent"))
+    monkeypatch.setattr(machine, "sample_ising", lambda *_, **__: pytest.fail("something was sent"))
+    made = get_sampler("dwave", machine=machine, num_reads=100)
+    monkeypatch.setattr(
+        "ising_attn.lab.config.get_sampler", lambda name, **_: made if name == "dwave" else get_sampler(name)
+    )
+    code, out, err = brackets(*TINY, "--sampler=dwave", "--dry-run")
+    assert code == 0, err
+    words = " ".join(out.split())
+    assert "nothing was sent" in words
+    assert "; 4 steps: " in words
+    assert not (tmp_path / "runs").exists()
+    code, _, err = brackets(*TINY, "--sampler=exact", "--dry-run")
+    assert code != 0
+    assert "--sampler=dwave" in err

@@ -93,7 +93,7 @@ def settings_to_dict(settings: Any) -> dict[str, Any]:
     return found
 
 
-_OF_ONE_CALL = ("config", "out", "resume", "debug")
+_OF_ONE_CALL = ("config", "out", "resume", "dry_run", "debug")
 _OPTION_TABLES = ("sampler_options", "sampler-options")
 
 

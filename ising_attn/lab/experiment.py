@@ -49,6 +49,8 @@ class ExperimentSettings(SamplerSettings):
     rescale: int = 0
     """After training, or with --weights, scale fields and couplings of --sampler=dqa so that ⟨s⟩ is nearest to exact
     on so many training sequences; 0 for none."""
+    dry_run: bool = False
+    """Say what the run would send to a D-Wave machine, and its QPU time, and end; nothing is sent."""
     quick: bool = False
     """A run of seconds that shows whether everything works; its numbers mean nothing."""
     training: Flat[TrainingSettings] = TrainingSettings()
@@ -238,6 +240,32 @@ class Experiment(abc.ABC, Generic[S, R]):
                 evaluation = (time.perf_counter() - started - step) / share
         self.model.zero_grad()
         return step, evaluation
+
+    def dry_run(self) -> str:
+        """What training would send to a machine, worked out from its first batch. Nothing is sent.
+
+        Raises:
+            InvalidOptionError: a sampler that sends nothing anywhere.
+        """
+        samplers = samplers_of(self.model)
+        plan = getattr(samplers[0], "dry_run", None) if samplers else None
+        if plan is None:
+            raise InvalidOptionError(
+                "--dry-run tells what would be sent to a D-Wave machine; use it with --sampler=dwave"
+            )
+        tokens, steps = self.task.batch(0).tokens, self.settings.training.steps
+        # Deeper layers see what the one before them makes of its marginals: here a local sampler's.
+        with torch.no_grad(), use_sampler(self.model, "mean-field"):
+            problems = self.model.problems(tokens)  # type: ignore[operator]
+        calls = [plan(problem) for problem in problems]
+        step = sum(call.qpu_seconds for call in calls)
+        return "\n".join(
+            [
+                *(f"layer {number}: {call}" for number, call in enumerate(calls)),
+                f"a training step of {len(tokens)} sequences: {step:.3g} s of QPU time; {steps} steps: "
+                f"{step * steps:.3g} s; evaluation: {step / len(tokens):.3g} s a sequence",
+            ]
+        )
 
     def train(self, run: RunFolder, *, resume: bool) -> dict[str, Any]:
         """Train to the end; numbers for summary.json. The model has the best weights after it."""

@@ -42,6 +42,9 @@ def run_experiment(make: Make[S], settings: S, *, name: str) -> None:
     console = Console(highlight=False, markup=False)
     with _warnings_as_notes():
         first = make(settings.for_seed(seeds[0]), device)
+        if settings.dry_run:
+            console.print(first.dry_run())
+            return
         notes = [] if settings.weights is None else first.load(settings.weights)
         _announce(console, first, device, notes)
         config = settings_to_dict(settings)

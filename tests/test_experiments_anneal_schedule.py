@@ -1,33 +1,26 @@
 """experiments/anneal_schedule.py from the outside: fits, files that the sampler takes, tables, and what it refuses."""
 
 import csv
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from script_runs import exit_code, loaded
 
-from ising_attn.lab.main import run_main
 from samplers import get_sampler
 from samplers.dqa import AngleSchedule, DQASampler, calibration, load_schedule, named_schedule
 from samplers.dqa.learning import MEDIUM, Family, exact_magnetization, stretched
 from samplers.dqa.schedules import linear_ramp
 
-SCRIPT = Path(__file__).parent.parent / "experiments" / "anneal_schedule.py"
 TINY = ("--steps=12", "--batch=8", "--spins=3", "--layers=2", "--test-spins=2,5", "--test-problems=8", "--out=run")
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("anneal_schedule_script", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    with loaded("anneal_schedule") as module:
+        yield module
 
 
 @pytest.fixture
@@ -37,11 +30,7 @@ def run(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
 
     def call(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
-        try:
-            return run_main(script.main)
-        except SystemExit as stop:
-            return int(stop.code or 0)
+        return exit_code(script, monkeypatch, arguments)
 
     return call
 

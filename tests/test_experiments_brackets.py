@@ -2,7 +2,6 @@
 
 import builtins
 import csv
-import importlib.util
 import json
 import subprocess
 import sys
@@ -10,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from script_runs import exit_code, loaded
 
 from ising_attn.lab.checkpoints import load_checkpoint
-from ising_attn.lab.main import run_main
 from samplers import get_sampler
 
 SCRIPT = Path(__file__).resolve().parent.parent / "experiments" / "brackets.py"
@@ -22,15 +21,8 @@ TINY = ["--quick", "--steps=4", "--batch-size=8", "--context=4", "--filler-share
 @pytest.fixture(scope="module")
 def experiment():
     """The script as a module, so that a test costs no new interpreter."""
-    spec = importlib.util.spec_from_file_location("brackets_under_test", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    path = list(sys.path)
-    spec.loader.exec_module(module)
-    sys.path[:] = path
-    yield module
-    del sys.modules[spec.name]
+    with loaded("brackets") as module:
+        yield module
 
 
 @pytest.fixture
@@ -39,11 +31,7 @@ def brackets(experiment, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["brackets.py", *map(str, arguments)])
-        try:
-            code = run_main(experiment.main)
-        except SystemExit as stop:
-            code = int(stop.code or 0)
+        code = exit_code(experiment, monkeypatch, arguments)
         shown = capsys.readouterr()
         return code, shown.out, shown.err
 
@@ -204,8 +192,8 @@ def hide(monkeypatch, package: str) -> None:
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    for loaded in [name for name in sys.modules if name.split(".")[0] == package]:
-        monkeypatch.delitem(sys.modules, loaded)
+    for present in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, present)
 
 
 REFUSED = [

@@ -1,19 +1,16 @@
 """--learn-schedule: the anneal's angles are trained with the model, kept with its weights, and resumed exactly."""
 
 import functools
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from script_runs import exit_code, loaded
 
 from ising_attn.lab.checkpoints import load_checkpoint
-from ising_attn.lab.main import run_main
 from samplers.dqa import load_schedule, named_schedule
 
-EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 SMALL = ["--quick", "--batch-size=8", "--context=4", "--filler-share=0.5", "--aer-sequences=0", "--schedule=constant"]
 LEARN = [*SMALL, "--sampler=dqa", "--sampler.num-layers=2", "--learn-schedule"]
 BEST = "checkpoints/best.safetensors"
@@ -23,17 +20,8 @@ ROWS = ("fields", "couplings", "mixer")
 @pytest.fixture(scope="module")
 def scripts():
     """Both experiments as modules, so that a test costs no new interpreter."""
-    loaded, path = {}, list(sys.path)
-    for name in ("brackets", "tiny_shakespeare"):
-        spec = importlib.util.spec_from_file_location(f"{name}_with_a_schedule", EXPERIMENTS / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = loaded[name] = module
-        spec.loader.exec_module(module)
-    sys.path[:] = path
-    yield loaded
-    for module in loaded.values():
-        del sys.modules[module.__name__]
+    with loaded("brackets") as brackets, loaded("tiny_shakespeare") as text:
+        yield {"brackets": brackets, "tiny_shakespeare": text}
 
 
 @pytest.fixture
@@ -44,11 +32,7 @@ def experiment(scripts, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(scripts["tiny_shakespeare"].figures, "draw_all", lambda _: [])
 
     def run(name: str, *arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
-        try:
-            code = run_main(scripts[name].main)
-        except SystemExit as stop:
-            code = int(stop.code or 0)
+        code = exit_code(scripts[name], monkeypatch, arguments)
         shown = capsys.readouterr()
         return code, shown.out, shown.err
 

@@ -1,27 +1,17 @@
 """experiments/marginals.py from the outside: tables, files, and what it refuses."""
 
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
-
-from ising_attn.lab.main import run_main
-
-SCRIPT = Path(__file__).parent.parent / "experiments" / "marginals.py"
+from script_runs import exit_code, loaded
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("marginals_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    with loaded("marginals") as module:
+        yield module
 
 
 @pytest.fixture
@@ -30,11 +20,7 @@ def run(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
-        try:
-            return run_main(script.main)
-        except SystemExit as stop:
-            return int(stop.code or 0)
+        return exit_code(script, monkeypatch, arguments)
 
     return call
 

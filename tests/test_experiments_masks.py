@@ -1,31 +1,22 @@
 """experiments/masks.py from the outside: what it prints and writes, and what it refuses."""
 
 import csv
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from script_runs import exit_code, loaded
 
 from ising_attn import masks
-from ising_attn.lab.main import run_main
-
-SCRIPT = Path(__file__).parent.parent / "experiments" / "masks.py"
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("masks_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    with loaded("masks") as module:
+        yield module
 
 
 @pytest.fixture
@@ -34,11 +25,7 @@ def run(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
-        try:
-            return run_main(script.main)
-        except SystemExit as stop:
-            return int(stop.code or 0)
+        return exit_code(script, monkeypatch, arguments)
 
     return call
 

@@ -2,7 +2,6 @@
 
 import builtins
 import csv
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -11,27 +10,19 @@ import numpy as np
 import pooch
 import pytest
 import torch
+from script_runs import exit_code, loaded
 
 from ising_attn.lab.checkpoints import load_checkpoint
-from ising_attn.lab.main import run_main
 from ising_attn.lab.text import CORPUS_VARIABLE
 
-SCRIPT = Path(__file__).resolve().parent.parent / "experiments" / "tiny_shakespeare.py"
 TINY = ["--data=text.txt", "--quick", "--steps=4", "--batch-size=8", "--context=4", "--embed-dim=8", "--ffn-dim=8"]
 
 
 @pytest.fixture(scope="module")
 def experiment():
     """The script as a module, so that a test costs no new interpreter."""
-    spec = importlib.util.spec_from_file_location("tiny_shakespeare_under_test", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    path = list(sys.path)
-    spec.loader.exec_module(module)
-    sys.path[:] = path
-    yield module
-    del sys.modules[spec.name]
+    with loaded("tiny_shakespeare") as module:
+        yield module
 
 
 @pytest.fixture
@@ -44,11 +35,7 @@ def text(experiment, monkeypatch, capsys, tmp_path):
     Path("text.txt").write_text(invented(6000))
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["tiny_shakespeare.py", *map(str, arguments)])
-        try:
-            code = run_main(experiment.main)
-        except SystemExit as stop:
-            code = int(stop.code or 0)
+        code = exit_code(experiment, monkeypatch, arguments)
         shown = capsys.readouterr()
         return code, shown.out, shown.err
 
@@ -220,8 +207,8 @@ def test_without_matplotlib_there_are_numbers_and_one_line(text, monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    for loaded in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, loaded)
+    for present in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, present)
     code, out, err = text(*TINY, "--out=run")
     assert code == 0, err
     assert out.count("ising-attn[plots]") == 1 and Path("run/plots/couplings.csv").exists()

@@ -5,7 +5,7 @@ Boltzmann attention (Kim and Park, arXiv 2606.12478, section 4.3). By default th
 a simulated diabatic quantum anneal, and the gradient goes through the anneal.
 
     python experiments/brackets.py --sampler=dqa
-    python experiments/brackets.py --sampler=exact --context=12 --no-ffn --seeds=0,1,2
+    python experiments/brackets.py --sampler=exact --context=12 --ffn=none --seeds=0,1,2
     python experiments/brackets.py --attention=softmax
     python experiments/brackets.py --sampler=annealing --weights=runs/…/checkpoints/best.safetensors
 """
@@ -35,7 +35,7 @@ from ising_attn.lab.model_settings import ModelSettings  # noqa: E402
 from ising_attn.lab.runs import RunFolder  # noqa: E402
 from ising_attn.lab.seeds import run_experiment  # noqa: E402
 from ising_attn.lab.training import TrainingSettings  # noqa: E402
-from models import AttentionConfig, BracketMatcher, BracketMatcherConfig  # noqa: E402
+from models import AttentionConfig, BracketMatcher, BracketMatcherConfig, FeedForwardConfig  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,10 @@ class BracketExperiment(Experiment[BracketSettings, BracketReport]):
     def __init__(self, settings: BracketSettings, device: torch.device):
         model, training, context = settings.model, settings.training, settings.data.context
         config = BracketMatcherConfig(
-            context=context, attention=AttentionConfig(**model.attention_options()), **model.decoder_options()
+            context=context,
+            attention=AttentionConfig(**model.attention_options()),
+            feed_forward=FeedForwardConfig(**model.feed_forward_options()),
+            **model.decoder_options(),
         )
         super().__init__(
             settings,

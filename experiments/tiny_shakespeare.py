@@ -40,7 +40,7 @@ from ising_attn.lab.text_report import TextReport, report_on  # noqa: E402
 from ising_attn.lab.text_sample import sample_text  # noqa: E402
 from ising_attn.lab.text_task import TextTask  # noqa: E402
 from ising_attn.lab.training import TrainingSettings  # noqa: E402
-from models import AttentionConfig, CharLM, CharLMConfig  # noqa: E402
+from models import AttentionConfig, CharLM, CharLMConfig, FeedForwardConfig  # noqa: E402
 from samplers import InvalidOptionError, Sampler  # noqa: E402
 
 _TUNED = TrainingSettings(
@@ -165,6 +165,7 @@ class TextExperiment(Experiment[TextSettings, TextReport]):
             characters=vocabulary.characters,
             context=settings.context,
             attention=AttentionConfig(**settings.model.attention_options()),
+            feed_forward=FeedForwardConfig(**settings.model.feed_forward_options()),
             **settings.model.decoder_options(),
         )
         return CharLM(config, sampler=sampler)

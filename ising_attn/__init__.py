@@ -16,6 +16,7 @@ from ising_attn.baselines import SigmoidAttention, SoftmaxAttention  # noqa: E40
 from ising_attn.boltzmann import BoltzmannAttention, samplers_of, use_sampler  # noqa: E402
 from ising_attn.couplings import coupling_parameters  # noqa: E402
 from ising_attn.factory import ATTENTION_KINDS, attention_options, make_attention  # noqa: E402
+from ising_attn.feed_forward import FEED_FORWARD_KINDS, feed_forward_options, make_feed_forward  # noqa: E402
 from samplers import *  # noqa: E402, F403
 from samplers import __all__ as _sampler_names  # noqa: E402
 
@@ -24,12 +25,15 @@ __all__ = [
     "ATTENTION_KINDS",
     "Attention",
     "BoltzmannAttention",
+    "FEED_FORWARD_KINDS",
     "ForeignPackageError",
     "SigmoidAttention",
     "SoftmaxAttention",
     "attention_options",
     "coupling_parameters",
+    "feed_forward_options",
     "make_attention",
+    "make_feed_forward",
     "require_own_package",
     "samplers_of",
     "use_sampler",

@@ -1,9 +1,9 @@
 """Assemblies: whole models built from ising_attn."""
 
-from models.block import DecoderBlock, gelu_feed_forward
+from models.block import DecoderBlock
 from models.bracket_matcher import BracketMatcher, BracketMatcherConfig
 from models.char_lm import CharLM, CharLMConfig
-from models.config import AttentionConfig, DecoderConfig
+from models.config import AttentionConfig, DecoderConfig, FeedForwardConfig
 from models.decoder import Decoder
 from models.registry import MODELS, model_from_config
 
@@ -20,6 +20,6 @@ __all__ = [
     "Decoder",
     "DecoderBlock",
     "DecoderConfig",
-    "gelu_feed_forward",
+    "FeedForwardConfig",
     "model_from_config",
 ]

@@ -13,7 +13,8 @@ class DecoderBlock(nn.Module):
 
     Args:
         attention: called as attention(x, allowed, need_weights=…), see `ising_attn.attention.Attention`.
-        feed_forward: (batch, T, D) → (batch, T, D), or None: attention is the only computation.
+        feed_forward: (batch, T, D) → (batch, T, D), see `ising_attn.make_feed_forward`, or None: attention is the only
+            computation.
         embed_dim: D.
         norm: "pre", "post" or "none".
         dropout: on what each slot adds, in training.
@@ -64,11 +65,6 @@ class DecoderBlock(nn.Module):
 
     def _after(self, x: Tensor, norm: nn.Module) -> Tensor:
         return norm(x) if self.norm == "post" else x
-
-
-def gelu_feed_forward(embed_dim: int, hidden_dim: int) -> nn.Sequential:
-    """Linear, GELU, Linear: the feed-forward slot of the Boltzmann attention paper."""
-    return nn.Sequential(nn.Linear(embed_dim, hidden_dim), nn.GELU(), nn.Linear(hidden_dim, embed_dim))
 
 
 def _norm(kind: str, embed_dim: int) -> nn.Module:

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from models.config import DecoderConfig
+from models.config import DecoderConfig, FeedForwardConfig
 from models.decoder import Decoder
 
 
@@ -15,7 +15,7 @@ class BracketMatcherConfig(DecoderConfig):
     vocabulary: int = 12
     context: int = 8
     embed_dim: int = 32
-    feed_forward: int = 64
+    feed_forward: FeedForwardConfig | int = 64
 
 
 class BracketMatcher(Decoder):

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from models.config import DecoderConfig
+from models.config import DecoderConfig, FeedForwardConfig
 from models.decoder import Decoder
 from samplers.errors import InvalidOptionError
 
@@ -28,7 +28,7 @@ class CharLMConfig(DecoderConfig):
     vocabulary: int = 61
     context: int = 12
     embed_dim: int = 64
-    feed_forward: int = 128
+    feed_forward: FeedForwardConfig | int = 128
     dropout: float = 0.1
     characters: str | None = None
 

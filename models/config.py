@@ -7,7 +7,9 @@ not know. The sampler is no part of a configuration: the same weights run with a
 import dataclasses
 from typing import Any, ClassVar, TypeVar
 
-from ising_attn import Attention, Sampler, make_attention
+from torch import nn
+
+from ising_attn import Attention, Sampler, make_attention, make_feed_forward
 from samplers.errors import InvalidOptionError, did_you_mean
 
 C = TypeVar("C", bound="Config")
@@ -67,6 +69,43 @@ class AttentionConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class FeedForwardConfig(Config):
+    """What the feed-forward slot holds; None leaves an option at the kind's own default.
+
+    Options that the kind does not have must be left at None. The kind "none" is no such slot: attention is the only
+    computation.
+    """
+
+    kind: str = "mlp"
+    hidden_dim: int = 0
+    rank: int | None = None
+    activation: str | None = None
+    bias: bool | None = None
+
+    @classmethod
+    def of(cls, value: "FeedForwardConfig | int") -> "FeedForwardConfig":
+        """A number is the hidden width of a GELU MLP, and 0 is no slot; a configuration is itself."""
+        if isinstance(value, FeedForwardConfig):
+            return value
+        return cls(hidden_dim=value) if value else cls(kind="none")
+
+    def shortest(self) -> dict[str, Any] | int:
+        """What `of` makes this from (or its dict), as short as possible: one spelling for one layer."""
+        if self.kind == "none":
+            return 0
+        return self.hidden_dim if self == FeedForwardConfig(hidden_dim=self.hidden_dim) else self.to_dict()
+
+    def build(self, embed_dim: int) -> nn.Module | None:
+        """The layer; None for the kind "none"."""
+        given = {k: v for k, v in self.to_dict().items() if v is not None and k not in ("kind", "hidden_dim")}
+        if self.kind != "none":
+            return make_feed_forward(self.kind, embed_dim, self.hidden_dim, **given)
+        if given:
+            raise InvalidOptionError(f"there is no feed-forward slot to have {', '.join(given)}; leave it at None")
+        return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DecoderConfig(Config):
     """A stack of decoder blocks over token and position embeddings.
 
@@ -74,7 +113,8 @@ class DecoderConfig(Config):
         vocabulary: number of tokens.
         context: longest sequence.
         embed_dim, num_heads, num_layers: sizes.
-        feed_forward: hidden width of the GELU feed-forward slot; 0: no such slot, attention is the only computation.
+        feed_forward: the feed-forward slot; a number is the hidden width of a GELU MLP, and 0 is no such slot:
+            attention is the only computation.
         norm: "pre" (with a norm before the head), "post" or "none".
         positions: "learned" per position, "sinusoidal" (no parameters, any length) or "none".
         dropout: on embeddings, weights and residual paths.
@@ -87,14 +127,15 @@ class DecoderConfig(Config):
     embed_dim: int
     num_heads: int = 1
     num_layers: int = 1
-    feed_forward: int
+    feed_forward: FeedForwardConfig | int
     norm: str = "pre"
     positions: str = "learned"
     dropout: float = 0.0
     attention: AttentionConfig = AttentionConfig()
 
     def to_dict(self) -> dict[str, Any]:
-        return {"model": self.model, **super().to_dict()}
+        feed_forward = FeedForwardConfig.of(self.feed_forward).shortest()
+        return {"model": self.model, **super().to_dict(), "feed_forward": feed_forward}
 
     @classmethod
     def from_dict(cls: type[D], values: dict[str, Any]) -> D:
@@ -104,4 +145,6 @@ class DecoderConfig(Config):
             raise InvalidOptionError(f"the configuration is of the model {name!r}, not of {cls.model!r}")
         if isinstance(values.get("attention"), dict):
             values["attention"] = AttentionConfig.from_dict(values["attention"])
+        if isinstance(values.get("feed_forward"), dict):
+            values["feed_forward"] = FeedForwardConfig.from_dict(values["feed_forward"])
         return super().from_dict(values)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ising_attn import BoltzmannAttention, IsingProblem, Sampler
 from ising_attn.boltzmann import as_sampler
-from models.block import DecoderBlock, gelu_feed_forward
-from models.config import DecoderConfig
+from models.block import DecoderBlock
+from models.config import DecoderConfig, FeedForwardConfig
 from samplers.errors import InvalidOptionError, InvalidProblemError, NotSupportedError, did_you_mean
 
 POSITIONS = ("learned", "sinusoidal", "none")
@@ -40,9 +40,10 @@ class Decoder(nn.Module, abc.ABC):
         self.positions = nn.Embedding(context, width) if config.positions == "learned" else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList()
+        slot = FeedForwardConfig.of(config.feed_forward)
         for _ in range(config.num_layers):
             attention = config.attention.build(width, config.num_heads, context, sampler=shared, dropout=config.dropout)
-            feed_forward = gelu_feed_forward(width, config.feed_forward) if config.feed_forward else None
+            feed_forward = slot.build(width)
             self.blocks.append(DecoderBlock(attention, feed_forward, width, norm=config.norm, dropout=config.dropout))
         self.final_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
         self.head = nn.Linear(width, self._num_classes(config))
@@ -127,7 +128,8 @@ def sinusoids(length: int, width: int, *, device: torch.device | str = "cpu") ->
 def _check(config: DecoderConfig) -> None:
     for name in ("vocabulary", "context", "embed_dim", "num_heads", "num_layers"):
         _check_integer(name, getattr(config, name), 1)
-    _check_integer("feed_forward", config.feed_forward, 0)
+    if not isinstance(config.feed_forward, FeedForwardConfig):
+        _check_integer("feed_forward", config.feed_forward, 0)
     if config.positions not in POSITIONS:
         raise InvalidOptionError(
             f"positions={config.positions!r}; it must be one of {', '.join(map(repr, POSITIONS))}"

@@ -17,6 +17,7 @@ from ising_attn import (
     samplers_of,
     use_sampler,
 )
+from ising_attn.bilinear import MLP
 from models import (
     MODELS,
     AttentionConfig,
@@ -25,7 +26,6 @@ from models import (
     CharLM,
     CharLMConfig,
     DecoderBlock,
-    gelu_feed_forward,
     model_from_config,
 )
 from models.decoder import sinusoids
@@ -52,7 +52,7 @@ def tokens(length: int = 8, *, batch: int = 3, vocabulary: int = 12) -> torch.Te
 def test_a_block_is_its_formula(norm: str, with_feed_forward: bool):
     torch.manual_seed(0)
     attention = SoftmaxAttention(8, 2, 5)
-    feed_forward = gelu_feed_forward(8, 16) if with_feed_forward else None
+    feed_forward = MLP(8, 16) if with_feed_forward else None
     block = DecoderBlock(attention, feed_forward, 8, norm=norm)
     x = 3 * torch.randn(2, 5, 8) + 1
     first, second = block.attention_norm, block.feed_forward_norm

@@ -155,7 +155,10 @@ class _Reader:
                 found += self.tokens(value, source, inner)
                 continue
             self._check(key, value, flag, source)
-            if self.flags[flag] is bool and isinstance(value, bool):
+            if _can_be_none(self.flags[flag]) and isinstance(value, bool):
+                # Runs had switches where there are choices now; true is the first of them.
+                found.append(f"{flag}={typing.get_args(self.flags[flag])[0] if value else 'none'}")
+            elif self.flags[flag] is bool and isinstance(value, bool):
                 found.append(flag if value else f"--{prefix}no-{name}")
             elif isinstance(value, list):
                 found += [flag, *map(str, value)]
@@ -178,7 +181,7 @@ class _Reader:
             raise InvalidOptionError(f"{source} has the unknown setting {key!r}; it is for the command line alone")
         if flag not in self.flags:
             raise InvalidOptionError(f"{source} has the unknown setting {key!r}{self._nearest(flag)}")
-        if not takes(self.flags[flag], value):
+        if not takes(self.flags[flag], value) and not (_can_be_none(self.flags[flag]) and isinstance(value, bool)):
             raise InvalidOptionError(f"{source} has {key} = {shown(value)}; it must be {spoken(self.flags[flag])}")
 
     def _table(self, key: str, source: Path) -> str:
@@ -190,13 +193,14 @@ class _Reader:
         return "" if _is_flat(tables[name]) else f"{key.replace('_', '-')}."
 
     def _spelled(self, tokens: Sequence[str]) -> list[str]:
-        """--seeds=0,1,2 and --ffn=false as tyro takes them: --seeds 0 1 2, --no-ffn."""
+        """--seeds=0,1,2, --resume=false and --no-ffn as tyro takes them: --seeds 0 1 2, --no-resume, --ffn=none."""
         found: list[str] = []
         sequence = False
         for token in tokens:
             if not token.startswith("--"):
                 found += token.split(",") if sequence else [token]
                 continue
+            token = self._without_no(token)
             name, equals, value = token.partition("=")
             annotation = self.flags.get(name.replace("_", "-"))
             sequence = is_sequence(annotation)
@@ -210,6 +214,12 @@ class _Reader:
             else:
                 found.append(token)
         return found
+
+    def _without_no(self, flag: str) -> str:
+        """--no-ffn as --ffn=none, where that is a choice."""
+        prefix, no, last = flag.replace("_", "-").rpartition("no-")
+        choice = f"{prefix}{last}"
+        return f"{choice}=none" if no and _can_be_none(self.flags.get(choice)) else flag
 
     def _unknown(self, token: str) -> str:
         name = token.partition("=")[0]
@@ -339,9 +349,14 @@ def _flags(kind: Any, prefix: str = "") -> dict[str, Any]:
         elif not _is_hidden(field.type):
             annotation = typing.get_args(field.type)[0] if hasattr(field.type, "__metadata__") else field.type
             found[f"--{prefix}{name}"] = annotation
-            if annotation is bool:
+            if annotation is bool or _can_be_none(annotation):
                 found[f"--{prefix}no-{name}"] = bool
     return found
+
+
+def _can_be_none(annotation: Any) -> bool:
+    """A choice that has "none" among its words."""
+    return typing.get_origin(annotation) is typing.Literal and "none" in typing.get_args(annotation)
 
 
 def _nested(annotation: Any) -> type | None:

@@ -32,10 +32,16 @@ class ModelSettings:
     """Decoder blocks."""
     norm: Literal["pre", "post", "none"] = "pre"
     """Layer norm before each slot, after it, or none."""
-    ffn: bool = True
-    """Feed-forward slot after attention; --no-ffn leaves attention as the only computation."""
+    ffn: Literal[
+        "mlp", "symmetric", "gated", "full-bilinear", "glu", "bilinear", "reglu", "geglu", "swiglu", "none"
+    ] = "mlp"
+    """Feed-forward slot after attention; none (also --no-ffn) leaves attention as the only computation."""
     ffn_dim: int = 128
     """Hidden width of the feed-forward slot."""
+    ffn_rank: int | None = None
+    """Rank of --ffn=symmetric and gated, 1 by default."""
+    ffn_activation: Literal["identity", "relu", "gelu", "silu", "sigmoid", "tanh"] | None = None
+    """Non-linearity of --ffn=mlp, symmetric, gated and full-bilinear, gelu by default."""
     dropout: float = 0.0
     """Dropout on embeddings, attention weights and residual paths, in training."""
 
@@ -58,14 +64,22 @@ class ModelSettings:
         return options
 
     def decoder_options(self) -> dict[str, Any]:
-        """Keywords of `models.DecoderConfig`, but for the vocabulary, the context and the attention."""
+        """Keywords of `models.DecoderConfig`, but for the vocabulary, the context and the two slots."""
         return {
             "embed_dim": self.embed_dim,
             "num_heads": self.heads,
             "num_layers": self.layers,
             "norm": self.norm,
-            "feed_forward": self.ffn_dim if self.ffn else 0,
             "dropout": self.dropout,
+        }
+
+    def feed_forward_options(self) -> dict[str, Any]:
+        """Keywords of `models.FeedForwardConfig`."""
+        return {
+            "kind": self.ffn,
+            "hidden_dim": self.ffn_dim,
+            "rank": self.ffn_rank,
+            "activation": self.ffn_activation,
         }
 
     def spoken(self, sampler: str) -> str:
@@ -73,4 +87,10 @@ class ModelSettings:
         how = (
             f"Boltzmann attention {self.mode} through {sampler}" if self.uses_sampler else f"{self.attention} attention"
         )
-        return f"{how}, {'' if self.ffn else 'no '}FFN"
+        return f"{how}, {self._spoken_ffn()}"
+
+    def _spoken_ffn(self) -> str:
+        details = [f"rank {self.ffn_rank}"] if self.ffn_rank is not None else []
+        details += [self.ffn_activation] if self.ffn_activation is not None else []
+        named = {"none": "no FFN", "mlp": "FFN"}.get(self.ffn, f"{self.ffn} FFN")
+        return named + (f" ({', '.join(details)})" if details else "")

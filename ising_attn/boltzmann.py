@@ -93,11 +93,16 @@ class BoltzmannAttention(Attention):
         self.couplings = made if "J" in terms else None
         triples = make_triples(couplings, num_heads, context, width=width, std=std) if "K" in terms else None
         self.triples = triples
-        self.beta = float(beta)
+        self._beta = float(beta)
         self.log_beta = nn.Parameter(torch.full((num_heads,), math.log(beta))) if learn_beta else None
         limits = [part.max_length for part in (self.bias, self.couplings, self.triples) if part is not None]
         self.max_length = min((limit for limit in limits if limit is not None), default=None)
         self.sampler = sampler
+
+    @property
+    def beta(self) -> float:
+        """β of the problems; where `learn_beta` trains one for each head, its initial value."""
+        return self._beta
 
     @property
     def sampler(self) -> Sampler:

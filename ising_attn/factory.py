@@ -6,6 +6,7 @@ from typing import Any
 from ising_attn.attention import Attention
 from ising_attn.baselines import SigmoidAttention, SoftmaxAttention
 from ising_attn.boltzmann import BoltzmannAttention
+from ising_attn.routers import ArticleRouter, RouterAttention, ScalarRouter
 from samplers.base import Sampler
 from samplers.errors import InvalidOptionError, did_you_mean
 
@@ -13,6 +14,9 @@ ATTENTION_KINDS: dict[str, type[Attention]] = {
     "softmax": SoftmaxAttention,
     "sigmoid": SigmoidAttention,
     "boltzmann": BoltzmannAttention,
+    "router": RouterAttention,
+    "article-router": ArticleRouter,
+    "scalar-router": ScalarRouter,
 }
 
 
@@ -28,7 +32,7 @@ def attention_options(kind: str) -> list[str]:
 def make_attention(
     kind: str, embed_dim: int, num_heads: int, context: int, *, sampler: str | Sampler | None = None, **options: Any
 ) -> Attention:
-    """An attention layer by name: "softmax", "sigmoid" or "boltzmann".
+    """An attention layer by name: one of `ATTENTION_KINDS`.
 
     Args:
         kind: the name.

@@ -1,0 +1,108 @@
+"""A layer of relaxed gates as one differentiable step: c + c_a·a + c_b·b + c_ab·ab of gathered inputs.
+
+The sum over 16 gates that a relaxed gate is defined by is linear in the four numbers of its truth table, so it is this
+form with 3 multiply-adds per sample. Only x and the coefficients are kept for the backward pass, which gathers again:
+the memory of a layer is that of its input. `gates_by_definition` is the slow twin.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ising_attn.logic.gates import truth_tables
+
+
+class GatherAndCombine(torch.autograd.Function):
+    """out[s, g] = c_g + c_a,g·x[s, a_g] + c_b,g·x[s, b_g] + c_ab,g·x[s, a_g]·x[s, b_g], coefficients (4, gates)."""
+
+    @staticmethod
+    def forward(ctx, x, index, coefficients):
+        ctx.save_for_backward(x, index, coefficients)
+        return combine(x.index_select(-1, index[0]), x.index_select(-1, index[1]), coefficients)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, slope):
+        x, index, coefficients = ctx.saved_tensors
+        a, b = x.index_select(-1, index[0]), x.index_select(-1, index[1])
+        needs_x, _, needs_c = ctx.needs_input_grad
+        x_slope = None
+        if needs_x:
+            _, c_a, c_b, c_ab = coefficients
+            x_slope = torch.zeros_like(x)
+            x_slope.index_add_(-1, index[0], slope * torch.addcmul(c_a, c_ab, b))
+            x_slope.index_add_(-1, index[1], slope * torch.addcmul(c_b, c_ab, a))
+        return x_slope, None, _coefficient_slopes(slope, a, b) if needs_c else None
+
+
+class Combine(torch.autograd.Function):
+    """The same of inputs a and b (samples, gates) that are already gathered."""
+
+    @staticmethod
+    def forward(ctx, a, b, coefficients):
+        ctx.save_for_backward(a, b, coefficients)
+        return combine(a, b, coefficients)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, slope):
+        a, b, (c, c_a, c_b, c_ab) = ctx.saved_tensors
+        a_slope = slope * torch.addcmul(c_a, c_ab, b) if ctx.needs_input_grad[0] else None
+        b_slope = slope * torch.addcmul(c_b, c_ab, a) if ctx.needs_input_grad[1] else None
+        return a_slope, b_slope, _coefficient_slopes(slope, a, b) if ctx.needs_input_grad[2] else None
+
+
+class PickStraightThrough(torch.autograd.Function):
+    """out[s, g] = x[s, picked_g], differentiated as Σ_k p[g, k]·x[s, candidates[g, k]]."""
+
+    @staticmethod
+    def forward(ctx, x, picked, candidates, probabilities):
+        ctx.save_for_backward(x, candidates, probabilities)
+        return x.index_select(-1, picked)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, slope):
+        x, candidates, probabilities = ctx.saved_tensors
+        needs_x, needs_p = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
+        x_slope = torch.zeros_like(x) if needs_x else None
+        p_slope = torch.empty_like(probabilities) if needs_p else None
+        for k in range(candidates.shape[-1]):
+            if x_slope is not None:
+                x_slope.index_add_(-1, candidates[:, k], slope * probabilities[:, k])
+            if p_slope is not None:
+                p_slope[:, k] = (slope * x.index_select(-1, candidates[:, k])).sum(0)
+        return x_slope, None, None, p_slope
+
+
+def combine(
+    a: Float[Tensor, "samples gates"], b: Float[Tensor, "samples gates"], coefficients: Float[Tensor, "4 gates"]
+) -> Float[Tensor, "samples gates"]:
+    """c + c_a·a + c_b·b + c_ab·ab."""
+    c, c_a, c_b, c_ab = coefficients
+    return torch.addcmul(torch.addcmul(c, c_a, a), b, torch.addcmul(c_b, c_ab, a))
+
+
+def _coefficient_slopes(slope: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    slope_b = slope * b
+    return torch.stack([slope.sum(0), (slope * a).sum(0), slope_b.sum(0), (slope_b * a).sum(0)])
+
+
+def gates_by_definition(
+    a: Float[Tensor, "samples gates"], b: Float[Tensor, "samples gates"], weights: Float[Tensor, "gates 16"]
+) -> Float[Tensor, "samples gates"]:
+    """Σ_g weights_g · g(a, b) over all 16 relaxed gates, each the probability of a 1 for independent bits a and b."""
+    out = torch.zeros_like(a)
+    for gate, table in enumerate(truth_tables(dtype=a.dtype, device=a.device)):
+        w00, w01, w10, w11 = table
+        relaxed = (1 - a) * (1 - b) * w00 + (1 - a) * b * w01 + a * (1 - b) * w10 + a * b * w11
+        out = out + weights[:, gate] * relaxed
+    return out
+
+
+def apply_gates(
+    x: Float[Tensor, "samples features"], index: Int[Tensor, "2 gates"], coefficients: Float[Tensor, "4 gates"]
+) -> Float[Tensor, "samples gates"]:
+    """Relaxed gates of the inputs at `index`."""
+    return GatherAndCombine.apply(x, index, coefficients)

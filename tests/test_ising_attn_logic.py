@@ -1,0 +1,404 @@
+"""Logic layers: the gate table, parametrisations, modes, wiring, heads and hardening, against slow twins."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ising_attn import logic
+from ising_attn.logic import gates as table
+from ising_attn.logic.functional import apply_gates, combine, gates_by_definition
+from ising_attn.logic.modes import relaxed_bits, relaxed_choice
+from ising_attn.logic.parametrisation import LightGates, RawGates, WalshGates, make_parametrisation
+from ising_attn.logic.wiring import FixedWiring, LearnableWiring, unique_pairs
+
+PYTHON = [
+    lambda a, b: 0, lambda a, b: a and b, lambda a, b: a and not b, lambda a, b: a,
+    lambda a, b: not a and b, lambda a, b: b, lambda a, b: a != b, lambda a, b: a or b,
+    lambda a, b: not (a or b), lambda a, b: a == b, lambda a, b: not b, lambda a, b: a or not b,
+    lambda a, b: not a, lambda a, b: not a or b, lambda a, b: not (a and b), lambda a, b: 1,
+]  # fmt: skip
+BITS = list(itertools.product((0, 1), repeat=2))
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def every_input(n: int) -> torch.Tensor:
+    return torch.tensor(list(itertools.product((0.0, 1.0), repeat=n)))
+
+
+@pytest.mark.parametrize("gate", logic.GATES, ids=lambda gate: gate.name)
+def test_every_form_of_a_gate_agrees_on_bits(gate: logic.Gate):
+    for (a, b), listed in zip(BITS, gate.truth_table, strict=True):
+        expected = int(PYTHON[gate.number](a, b))
+        c, c_a, c_b, c_ab = gate.relaxation
+        n, n_a, n_b, n_ab = gate.normal_form
+        assert listed == expected
+        assert c + c_a * a + c_b * b + c_ab * a * b == expected
+        assert n ^ (n_a & a) ^ (n_b & b) ^ (n_ab & a & b) == expected
+        assert eval(gate.expression, {}, {"a": a, "b": b}) & 1 == expected
+    assert gate.uses == (
+        any(PYTHON[gate.number](0, b) != PYTHON[gate.number](1, b) for b in (0, 1)),
+        any(PYTHON[gate.number](a, 0) != PYTHON[gate.number](a, 1) for a in (0, 1)),
+    )
+
+
+def test_tables_numbers_and_normal_forms_of_tensors():
+    numbers = torch.arange(16, dtype=torch.uint8)
+    assert table.numbers_of(table.truth_tables()).equal(numbers)
+    assert table.tables_of(numbers).float().equal(table.truth_tables())
+    assert table.normal_forms(numbers).tolist() == [list(gate.normal_form) for gate in logic.GATES]
+    assert table.coefficients(table.truth_tables()).tolist() == [list(gate.relaxation) for gate in logic.GATES]
+    with pytest.raises(logic.InvalidLogicError, match="0 to 15"):
+        table.tables_of(torch.tensor([16]))
+
+
+def test_a_relaxed_gate_is_the_probability_of_a_one():
+    a, b, expected = 0.3, 0.8, []
+    for gate in range(16):
+        expected.append(sum((a if x else 1 - a) * (b if y else 1 - b) for x, y in BITS if PYTHON[gate](x, y)))
+    forms = table.coefficients(table.truth_tables(dtype=torch.float64)).T
+    found = combine(torch.full((1, 16), a).double(), torch.full((1, 16), b).double(), forms)
+    assert found[0].tolist() == pytest.approx(expected)
+
+
+def test_the_fused_layer_is_the_sum_over_sixteen_gates_in_value_and_gradient():
+    make = generator()
+    x = torch.rand(7, 9, generator=make, dtype=torch.float64, requires_grad=True)
+    logits = torch.randn(12, 16, generator=make, dtype=torch.float64, requires_grad=True)
+    index = logic.LogicLayer(9, 12, generator=make).wiring.pairs()
+    slope = torch.randn(7, 12, generator=make, dtype=torch.float64)
+    weights = logits.softmax(-1)
+    slow = gates_by_definition(x[:, index[0]], x[:, index[1]], weights)
+    forms = table.coefficients(weights @ table.truth_tables(dtype=torch.float64)).T.contiguous()
+    fast = apply_gates(x, index, forms)
+    assert torch.allclose(fast, slow, atol=1e-14)
+    expected = torch.autograd.grad((slow * slope).sum(), (x, logits), retain_graph=True)
+    for ours, theirs in zip(torch.autograd.grad((fast * slope).sum(), (x, logits)), expected, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-13)
+
+
+@pytest.mark.parametrize("wiring", logic.WIRINGS)
+@pytest.mark.parametrize("parametrisation", logic.PARAMETRISATIONS)
+def test_gradients_of_a_soft_layer_by_finite_differences(parametrisation: str, wiring: str):
+    layer = logic.LogicLayer(6, 5, parametrisation=parametrisation, wiring=wiring, generator=generator()).double()
+    x = torch.rand(3, 6, generator=generator(1), dtype=torch.float64, requires_grad=wiring != "learnable")
+    assert torch.autograd.gradcheck(lambda x, logits: torch.func.functional_call(
+        layer, {"gates.logits": logits}, (x,)), (x, layer.gates.logits))  # fmt: skip
+
+
+def test_learnable_wiring_differentiates_the_softmax_over_candidates():
+    layer = logic.LogicLayer(8, 5, wiring="learnable", candidates=3, temperature=0.7, generator=generator()).double()
+    x = torch.rand(4, 8, generator=generator(1), dtype=torch.float64, requires_grad=True)
+    slope = torch.randn(4, 5, generator=generator(2), dtype=torch.float64)
+    wiring = layer.wiring
+    assert isinstance(wiring, LearnableWiring)
+    probabilities = (wiring.logits / 0.7).softmax(-1)
+    relaxed = [(x[:, wiring.candidates[i]] * probabilities[i]).sum(-1) for i in (0, 1)]
+    picked = [x[:, wiring.pairs()[i]] for i in (0, 1)]
+    a, b = (hard.detach() + soft - soft.detach() for hard, soft in zip(picked, relaxed, strict=True))
+    slow = combine(a, b, table.coefficients(layer.truth_tables()).T)
+    fast = layer(x)
+    assert torch.allclose(fast, slow, atol=1e-14)
+    over = (x, wiring.logits, layer.gates.logits)
+    expected = torch.autograd.grad((slow * slope).sum(), over)
+    for ours, theirs in zip(torch.autograd.grad((fast * slope).sum(), over), expected, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-13)
+
+
+def test_walsh_is_a_rotation_of_light():
+    walsh, light = WalshGates(6, residual=None, noise=1.0), LightGates(6, residual=None, noise=1.0)
+    signs = 2 * torch.tensor(BITS).T - 1
+    basis = torch.stack([torch.ones(4), signs[0], signs[1], signs[0] * signs[1]])
+    with torch.no_grad():
+        light.logits.copy_(walsh.logits @ basis)
+    for hard in (False, True):
+        ours, theirs = (gates.truth_tables(0.6, hard=hard, noise=False) for gates in (walsh, light))
+        assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("parametrisation", logic.PARAMETRISATIONS)
+def test_residual_initialisation_passes_the_first_input_on(parametrisation: str):
+    gates = make_parametrisation(parametrisation, 50, residual=0.9, noise=0.0)
+    soft = gates.truth_tables(1.0, hard=False, noise=False)
+    expected = [0.1, 0.1, 0.9, 0.9]
+    if parametrisation == "raw":  # the other 15 gates share 0.1: 7 of them have a 1 where `a` has one, 8 where not
+        expected = [0.1 * 8 / 15] * 2 + [0.9 + 0.1 * 7 / 15] * 2
+    assert torch.allclose(soft, torch.tensor(expected).expand(50, 4), atol=1e-6)
+    noisy = make_parametrisation(parametrisation, 50, residual=0.9, noise=0.25, generator=generator())
+    assert len({tuple(row) for row in noisy.logits.tolist()}) == 50
+    assert (noisy.numbers() == table.A).all()
+
+
+def test_deep_residual_networks_keep_their_gradients():
+    def first_to_last(residual: float | None) -> float:
+        network = logic.LogicNetwork(64, [64] * 12, residual=residual, generator=generator())
+        network(torch.rand(32, 64, generator=generator(1)).round()).sum(0).pow(2).sum().backward()
+        norms = [torch.as_tensor(layer.gates.logits.grad).norm() for layer in network.logic_layers()]
+        return float(norms[0] / norms[-1])
+
+    assert first_to_last(0.95) > 0.1
+    assert first_to_last(None) < 1e-3
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_noise_has_the_law_of_the_softmax(hard: bool):
+    torch.manual_seed(0)
+    logits = torch.tensor([0.5, -1.0, 1.5]).expand(40_000, 3)
+    choice = relaxed_choice(logits, 0.3, hard=hard, noise=True)
+    chosen = nn.functional.one_hot(choice.argmax(-1), 3).double().mean(0)
+    law = logits[0].softmax(-1).double()
+    z = (chosen - law) / (law * (1 - law) / len(logits)).sqrt()
+    assert z.abs().max() < 4.5
+    other = (2 * logits[0]).softmax(-1).double()
+    assert ((chosen - other) / (other * (1 - other) / len(logits)).sqrt()).abs().max() > 20
+    bits = relaxed_bits(torch.full((40_000,), 0.8), 0.3, hard=hard, noise=True)
+    p = 1 / (1 + math.exp(-0.8))
+    assert abs(float((bits > 0.5).double().mean()) - p) < 4.5 * (p * (1 - p) / 40_000) ** 0.5
+
+
+@pytest.mark.parametrize("parametrisation", logic.PARAMETRISATIONS)
+@pytest.mark.parametrize("wiring", logic.WIRINGS)
+def test_hard_modes_give_bits_and_gradients_and_eval_draws_nothing(parametrisation: str, wiring: str):
+    torch.manual_seed(3)
+    network = logic.LogicNetwork(
+        10, [20, 20], mode="gumbel-hard", parametrisation=parametrisation, wiring=wiring, residual=None
+    )
+    x = torch.rand(30, 10).round()
+    out = network(x)
+    assert ((out == 0) | (out == 1)).all()
+    out.sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in network.parameters())
+    assert not network(x).equal(network(x))
+    network.eval()
+    state = torch.get_rng_state()
+    hard = network(x)
+    assert torch.get_rng_state().equal(state) and hard.equal(network(x))
+    assert hard.equal(network.harden()(x))
+    with logic.forward_mode(network, "soft"):
+        assert not network(x).equal(hard)
+    assert {part.mode for part in logic.relaxed_modules(network)} == {"gumbel-hard"}
+
+
+def test_the_straight_through_gradient_is_that_of_the_soft_mode():
+    logits = torch.randn(5, 4, generator=generator(), dtype=torch.float64, requires_grad=True)
+    slope = torch.randn(5, 4, generator=generator(1), dtype=torch.float64)
+    for relax in (relaxed_bits, relaxed_choice):
+        soft, hard = (
+            torch.autograd.grad((relax(logits, 0.5, hard=hard, noise=False) * slope).sum(), logits)[0]
+            for hard in (False, True)
+        )
+        assert torch.allclose(soft, hard)
+
+
+def test_cold_soft_networks_become_hard():
+    network = logic.LogicNetwork(8, [16, 16], residual=None, generator=generator())
+    x = every_input(8)
+    network.set_temperature(1e-4)
+    assert torch.allclose(network(x), network.harden()(x), atol=1e-3)
+
+
+def test_temperature_and_wiring_travel_in_the_state_dict():
+    first, second = (logic.LogicLayer(8, 16, residual=None, generator=generator(seed)) for seed in (1, 2))
+    x = every_input(8)
+    logic.set_temperature(first, 0.37)
+    assert not torch.allclose(first(x), second(x))
+    second.load_state_dict(first.state_dict())
+    assert second(x).equal(first(x)) and float(second.temperature) == pytest.approx(0.37)
+
+
+@pytest.mark.parametrize("wiring", logic.WIRINGS)
+@pytest.mark.parametrize("sizes", [(7, 16), (8, 17), (9, 16)])
+def test_a_state_dict_of_another_wiring_is_refused(wiring: str, sizes: tuple[int, int]):
+    theirs = logic.LogicLayer(
+        *sizes, wiring=wiring, candidates=2 if wiring == "learnable" else None, noise=0, residual=0.5
+    )
+    ours = logic.LogicLayer(8, 16, wiring=wiring, candidates=2 if wiring == "learnable" else None)
+    with pytest.raises(logic.WiringError, match=f"wires {sizes[0]} to {sizes[1]} features, this layer 8 to 16"):
+        ours.load_state_dict(theirs.state_dict())
+
+
+def test_broken_wiring_in_a_state_dict_is_refused():
+    layer = logic.LogicLayer(8, 16)
+    for place, value, message in [((0, 3), 8, "there are 0 … 7"), ((1, 3), -1, "there are")]:
+        state = layer.state_dict()
+        state["wiring.index"] = state["wiring.index"].clone()
+        state["wiring.index"][place] = value
+        with pytest.raises(logic.WiringError, match=message):
+            layer.load_state_dict(state)
+    state["wiring.index"][:, 3] = 2
+    with pytest.raises(logic.WiringError, match="gate 3 reads input 2 twice"):
+        layer.load_state_dict(state)
+    learnable = logic.LogicLayer(8, 16, wiring="learnable", candidates=3)
+    with pytest.raises(logic.WiringError, match="candidates"):
+        learnable.load_state_dict(logic.LogicLayer(8, 16, wiring="learnable", candidates=2).state_dict())
+
+
+@pytest.mark.parametrize(("inputs", "gates"), [(2, 5), (3, 3), (7, 64), (8, 64), (64, 40), (100, 1000)])
+@pytest.mark.parametrize("wiring", logic.WIRINGS)
+def test_no_gate_reads_one_input_twice(inputs: int, gates: int, wiring: str):
+    if wiring == "unique" and gates > math.comb(inputs, 2):
+        return
+    for seed in range(5):
+        layer = logic.LogicLayer(inputs, gates, wiring=wiring, generator=generator(seed))
+        a, b = pairs = layer.wiring.pairs()
+        assert (a != b).all() and int(pairs.min()) >= 0 and int(pairs.max()) < inputs
+        if wiring == "unique":
+            assert len({frozenset(pair) for pair in pairs.T.tolist()}) == gates
+        if wiring == "random" and 2 * gates >= inputs:
+            assert set(pairs.flatten().tolist()) == set(range(inputs))
+            assert a.bincount(minlength=inputs).max() <= -(-gates // inputs)
+
+
+def test_all_pairs_can_be_wired_and_one_more_cannot():
+    pairs = unique_pairs(9, 36, generator())
+    assert {frozenset(pair) for pair in pairs.T.tolist()} == set(map(frozenset, itertools.combinations(range(9), 2)))
+    with pytest.raises(logic.WiringError, match="3 inputs have 3 pairs, 4 unique ones were asked for"):
+        logic.LogicLayer(3, 4, wiring="unique")
+
+
+def test_wiring_that_cannot_exist(unchecked):
+    cases: list[tuple[Any, Any, str]] = [
+        ((1, 4), {}, "in_features=1"),
+        ((4, 0), {}, "out_features=0"),
+        ((4.0, 2), {}, "in_features=4.0"),
+        ((5, 4), {"wiring": "learnable", "candidates": 3}, "5 features allow 1 to 2"),
+        ((5, 4), {"candidates": 3}, "only 'learnable' has"),
+        ((5, 4), {"wiring": "learnabel"}, "did you mean 'learnable'"),
+        ((5, 4), {"parametrisation": "lite"}, "did you mean 'light'"),
+        ((5, 4), {"mode": "gumble-hard"}, "did you mean 'gumbel-hard'"),
+        ((5, 4), {"temperature": 0.0}, "above 0"),
+        ((5, 4), {"residual": 1.0}, "residual=1.0"),
+        ((5, 4), {"noise": -1.0}, "noise=-1.0"),
+    ]
+    for arguments, options, message in cases:
+        with pytest.raises((logic.WiringError, logic.InvalidLogicError), match=message):
+            logic.LogicLayer(*arguments, **options)
+    with pytest.warns(UserWarning, match="8 gates read at most 16 of 64 features"):
+        logic.LogicLayer(64, 8)
+    with pytest.raises(logic.WiringError, match="reads input 1 twice"):
+        FixedWiring(3, 1, index=torch.tensor([[1], [1]]))
+
+
+def test_values_that_no_gate_takes(unchecked):
+    layer, x = logic.LogicLayer(6, 4), torch.full((5, 6), 0.5)
+    for wrong in (-0.01, 1.01, math.nan, math.inf):
+        x[2, 3] = wrong
+        with pytest.raises(logic.InvalidLogicError, match=r"inputs in \[0, 1\]"):
+            layer(x)
+        with pytest.raises(logic.InvalidLogicError, match=r"inputs in \[0, 1\]"):
+            logic.LogicNetwork(6, [4])(x)
+    with pytest.raises(logic.InvalidLogicError, match="floating point"):
+        layer(torch.ones(5, 6, dtype=torch.int64))
+    x[2, 3] = 0.5
+    assert layer(x).shape == (5, 4)
+    boolean = layer.harden()
+    for module in (logic.LogicLayer(6, 4, mode="hard"), logic.LogicNetwork(6, [4], mode="gumbel-hard"), boolean):
+        with pytest.raises(logic.InvalidLogicError, match=r"takes bits in hard mode, 0.5"):
+            module(x)
+    owners: list[nn.Module] = [layer, boolean, logic.LogicNetwork(6, [4]), logic.GroupSum(6, 2), logic.BitEncoder(6)]
+    for owner in owners:
+        with pytest.raises(logic.InvalidLogicError, match=r"takes \(…, 6\); the input is \(5, 7\)"):
+            owner(torch.ones(5, 7))
+
+
+def test_any_leading_shape_and_any_view():
+    network = logic.LogicNetwork(6, [12, 12], head=logic.GroupSum(12, 3), residual=None, generator=generator())
+    boolean = network.harden()
+    x = torch.rand(4, 6, 3, 5, generator=generator(1)).round().transpose(1, 3)[:, 1:]
+    assert not x.is_contiguous()
+    flat = torch.stack([network(row) for row in x.reshape(-1, 6)]).view(4, 4, 3, 3)
+    assert torch.allclose(network(x), flat, atol=1e-6)
+    assert torch.allclose(boolean(x), torch.stack([boolean(row) for row in x.reshape(-1, 6)]).view(4, 4, 3, 3))
+    for shape in ((6,), (0, 6), (2, 0, 6)):
+        assert network(torch.zeros(shape)).shape == (*shape[:-1], 3) == boolean(torch.zeros(shape)).shape
+
+
+def test_a_boolean_network_keeps_the_dtype_of_bits():
+    boolean = logic.LogicNetwork(6, [8, 4], residual=None, generator=generator()).harden()
+    x = every_input(6)
+    expected = boolean(x)
+    for dtype in (torch.bool, torch.uint8, torch.int64, torch.float64, torch.bfloat16):
+        found = boolean(x.to(dtype))
+        assert found.dtype == dtype and found.float().equal(expected)
+
+
+def test_a_boolean_layer_follows_its_gates():
+    numbers = torch.arange(16, dtype=torch.uint8)
+    layer = logic.BooleanLayer(3, torch.tensor([[2] * 16, [0] * 16]), numbers)
+    for x in itertools.product((0, 1), repeat=3):
+        assert layer(torch.tensor(x)).tolist() == [int(PYTHON[gate](x[2], x[0])) for gate in range(16)]
+
+
+def test_hardening_is_a_snapshot():
+    network = logic.LogicNetwork(6, [8, 4], head=logic.LinearHead(4, 2), residual=None, generator=generator())
+    boolean, x = network.harden(), every_input(6)
+    before = boolean(x)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.neg_()
+    assert boolean(x).equal(before) and not network.harden()(x).equal(before)
+
+
+def test_heads():
+    x = torch.tensor([[1.0, 1, 0, 1, 0, 0], [1, 1, 1, 0, 0, 1]])
+    assert logic.GroupSum(6, 2, tau=2.0)(x).tolist() == [[1.0, 0.5], [1.5, 0.5]]
+    assert logic.GroupSum(6, 2, tau=2.0)(x.bool()).tolist() == [[1.0, 0.5], [1.5, 0.5]]
+    torch.manual_seed(0)
+    head = logic.LinearHead(6, 3)
+    assert torch.allclose(head(x.bool()), head(x), atol=1e-6)
+    with pytest.raises(logic.InvalidLogicError, match="7 features cannot be split into 2 equal groups"):
+        logic.GroupSum(7, 2)
+    with pytest.raises(logic.InvalidLogicError, match="tau=0"):
+        logic.GroupSum(6, 2, tau=0)
+    with pytest.raises(logic.InvalidLogicError, match="the head takes 6 features, the last layer has 5 gates"):
+        logic.LogicNetwork(6, [5], head=logic.GroupSum(6, 2))
+    with pytest.raises(logic.InvalidLogicError, match="widths is empty"):
+        logic.LogicNetwork(6, [])
+
+
+def test_the_encoder_thresholds_and_passes_the_gradient_of_the_sigmoid():
+    encoder = logic.BitEncoder(2, bits=3, temperature=0.5)
+    x = torch.tensor([[-2.0, 0.1], [0.5, 3.0]], requires_grad=True)
+    soft = encoder(x)
+    assert torch.allclose(soft, torch.sigmoid((x[..., None] - encoder.thresholds) / 0.5).flatten(1))
+    (slope,) = torch.autograd.grad(soft.pow(2).sum() / 2, x)
+    encoder.mode = "hard"
+    bits = encoder(x)
+    assert bits.tolist() == [[0, 0, 0, 1, 1, 0], [1, 1, 0, 1, 1, 1]]
+    (hard_slope,) = torch.autograd.grad((bits * soft.detach()).sum(), x)
+    assert torch.allclose(hard_slope, slope)
+    (threshold_slope,) = torch.autograd.grad(encoder(x).sum(), encoder.thresholds)
+    assert (threshold_slope < 0).all()
+
+
+@pytest.mark.parametrize(("mode", "inputs"), [("soft", 4), ("hard", 4), ("gumbel-hard", 2), ("gumbel-soft", 2)])
+def test_training_learns_a_parity_that_survives_hardening(mode: str, inputs: int):
+    torch.manual_seed(0)
+    x = every_input(4)
+    target = x[:, :inputs].sum(-1).long() % 2
+    network = logic.LogicNetwork(4, [48, 48, 24], head=logic.GroupSum(24, 2), mode=mode)
+    optimizer = torch.optim.Adam(network.parameters(), 0.05)
+    for _ in range(300):
+        loss = nn.functional.cross_entropy(network(x), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert network.harden()(x).argmax(-1).equal(target)
+
+
+def test_nothing_is_printed(capsys):
+    network = logic.LogicNetwork(6, [8, 4])
+    network(every_input(6))
+    network.harden()(every_input(6))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_raw_gates_have_sixteen_numbers_and_light_four():
+    assert RawGates(3, residual=0.9, noise=0.1).logits.shape == (3, 16)
+    assert LightGates(3, residual=0.9, noise=0.1).logits.shape == (3, 4)

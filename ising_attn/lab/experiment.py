@@ -49,6 +49,8 @@ class ExperimentSettings(SamplerSettings):
     rescale: int = 0
     """After training, or with --weights, scale fields and couplings of --sampler=dqa so that ⟨s⟩ is nearest to exact
     on so many training sequences; 0 for none."""
+    plots: bool = True
+    """Draw the plots of the run; --no-plots saves seconds where there are many runs."""
     dry_run: bool = False
     """Say what the run would send to a D-Wave machine, and its QPU time, and end; nothing is sent."""
     quick: bool = False

@@ -82,7 +82,9 @@ def _run_seed(
     report = experiment.report()
     tables = list(report.tables().items())
     quick = ["this was a --quick run: it shows that everything works, and its numbers mean nothing"]
-    notes = [*(quick if experiment.settings.quick else []), *experiment.save_figures(run, report)]
+    notes = [*(quick if experiment.settings.quick else [])]
+    if experiment.settings.plots:
+        notes += experiment.save_figures(run, report)
     write_tables(run.path, dict(tables))
     summary = {"seed": experiment.seed, "train_seconds": None, **training, **report.summary(), **experiment.facts()}
     summary["quick"] = experiment.settings.quick

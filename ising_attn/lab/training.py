@@ -121,7 +121,9 @@ class Trainer:
         self.samplers = list({id(s): s for s in samplers}.values())
         self.callbacks = list(callbacks)
         self._groups = parameter_groups(model, settings, coupling_parameters, angle_parameters)
-        self.optimizer = torch.optim.AdamW([dict(group) for group in self._groups], lr=settings.learning_rate)
+        # Fused: a small model's unfused update takes a tenth of its step.
+        groups = [dict(group) for group in self._groups]
+        self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
         self.step = 0
         self._state = _State(seed=settings.seed)
         self._best_weights: dict[str, Tensor] | None = None

@@ -70,7 +70,7 @@ class LowRankBilinear(nn.Module):
     Args:
         embed_dim: D.
         hidden_dim: m, the number of units.
-        rank: r, from 1 to D; a form of rank D is any form (see `FullBilinear`).
+        rank: r, from 1 to D; at D the forms are those of `FullBilinear`.
         place: where σ stands.
         activation: σ, a name of `ACTIVATIONS`.
         bias: whether the b and c exist.
@@ -144,6 +144,41 @@ class FullBilinear(nn.Module):
         if self.linear is not None:
             scores = scores + self.linear(x)
         return self.value(self.activation(scores))
+
+    @torch.no_grad()
+    def factored(self, rank: int) -> LowRankBilinear:
+        """The symmetric layer of this rank whose forms are nearest to these in Frobenius norm, biases included.
+
+        A product of two linear functions of x is a form with one positive and one negative eigenvalue, so r of them
+        give any form with at most r of each sign: the result is this function at rank D, or at D/2 where the signs
+        are balanced. (With biases a form has D + 1 eigenvalues, and one that has them all of one sign is not reached.)
+
+        Raises:
+            InvalidOptionError: a rank below 1 or above D.
+        """
+        units, bias = self.hidden_dim, self.linear is not None
+        layer = LowRankBilinear(self.embed_dim, units, rank=rank, bias=bias).to(self.forms)
+        layer.activation = self.activation
+        layer.value.load_state_dict(self.value.state_dict())
+        values, vectors = torch.linalg.eigh(self._homogeneous().double())
+        # Ascending: the most negative eigenvalues come first, the most positive last.
+        negative = vectors[..., :rank] * (-values[:, None, :rank]).clamp_min(0).sqrt()
+        positive = vectors.flip(-1)[..., :rank] * values.flip(-1)[:, None, :rank].clamp_min(0).sqrt()
+        for part, factors in ((layer.query, positive + negative), (layer.key, positive - negative)):
+            rows = factors.transpose(1, 2).flatten(0, 1).to(self.forms.dtype)
+            part.weight.copy_(rows[:, : self.embed_dim])
+            if bias:
+                part.bias.copy_(rows[:, -1])
+        return layer
+
+    def _homogeneous(self) -> Float[Tensor, "units extended extended"]:
+        """Symmetric matrices of the scores as forms in (x, 1), or in x without biases."""
+        forms = (self.forms + self.forms.mT) / 2
+        if self.linear is None:
+            return forms
+        border = self.linear.weight[:, None] / 2
+        corner = torch.cat([border, self.linear.bias[:, None, None]], -1)
+        return torch.cat([torch.cat([forms, border.mT], -1), corner], -2)
 
     @classmethod
     @torch.no_grad()

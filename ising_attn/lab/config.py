@@ -17,7 +17,7 @@ from ising_attn.lab.setting_values import is_sequence, shown, spoken, takes
 from samplers import InvalidOptionError, Sampler, get_sampler, sampler_class
 from samplers.errors import did_you_mean
 
-T = TypeVar("T", bound="RunSettings")
+T = TypeVar("T")
 
 V = TypeVar("V")
 

@@ -60,3 +60,50 @@ def text_perplexity(variant: str, context: int, *, sampler: str = "exact") -> Pu
         values, spreads = _TABLE_2[variant]
         return Published(values[column], spreads[column], 10, "Table 2")
     return Published(_TABLE_6[variant][column], None, 10, "Table 6") if variant in _TABLE_6 else None
+
+
+_BRACKET_CONTEXTS = (4, 8, 12, 16)
+# Accuracy at closing brackets in per cent, with standard deviations: Table 3 with a feed-forward slot, Table 5 without.
+_TABLE_3: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "softmax": ((100.0, 99.21, 93.36, 93.08), (0.0, 0.45, 0.72, 1.17)),
+    "h+J": ((100.0, 99.00, 94.91, 95.97), (0.0, 0.53, 1.71, 0.96)),
+    "h": ((100.0, 99.11, 92.65, 90.06), (0.0, 0.42, 0.47, 0.88)),
+    "J": ((100.0, 100.00, 94.61, 87.42), (0.0, 0.01, 4.39, 4.47)),
+}
+_TABLE_5: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "softmax": ((100.0, 98.83, 91.19, 85.13), (0.0, 0.24, 0.59, 0.49)),
+    "h+J": ((100.0, 99.26, 93.29, 89.65), (0.0, 0.41, 0.43, 0.61)),
+    "h": ((100.0, 98.61, 90.93, 85.78), (0.0, 0.24, 0.48, 0.47)),
+    "J": ((100.0, 93.34, 84.65, 76.65), (0.0, 1.15, 2.38, 0.56)),
+}
+# With a feed-forward slot and three-body terms, at T = 8, 12, 16.
+_TABLE_7: dict[str, tuple[float, ...]] = {
+    "K": (100.00, 95.97, 89.91),
+    "h+K": (99.37, 99.04, 98.16),
+    "J+K": (99.96, 96.24, 91.31),
+    "h+J+K": (99.46, 99.84, 98.26),
+}
+_BRACKET_ANNEALS = {4: 100.0, 8: 100.0}
+
+
+def bracket_accuracy(variant: str, context: int, *, ffn: bool, sampler: str = "exact") -> Published | None:
+    """The published accuracy at closing brackets, 0 to 1; None where there is none.
+
+    Args:
+        variant: "softmax", or the mode of Boltzmann attention.
+        context: T.
+        ffn: whether the model has a feed-forward slot.
+        sampler: what the marginals came from in training, "exact" or "dqa".
+    """
+    if variant != "softmax" and sampler == "dqa":
+        known = variant == "h+J" and ffn and context in _BRACKET_ANNEALS
+        return Published(_BRACKET_ANNEALS[context] / 100, None, 1, "Table 4") if known else None
+    if context not in _BRACKET_CONTEXTS or (variant != "softmax" and sampler != "exact"):
+        return None
+    column, table = _BRACKET_CONTEXTS.index(context), _TABLE_3 if ffn else _TABLE_5
+    if variant in table:
+        values, spreads = table[variant]
+        return Published(values[column] / 100, spreads[column] / 100, 10, "Table 3" if ffn else "Table 5")
+    if ffn and variant in _TABLE_7 and context > 4:
+        return Published(_TABLE_7[variant][column - 1] / 100, None, 10, "Table 7")
+    return None

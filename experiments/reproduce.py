@@ -1,0 +1,99 @@
+"""The reproduction of Boltzmann attention (Kim and Park, arXiv 2606.12478): every row, every seed, tables and plots.
+
+Each run is one command of tiny_shakespeare.py or brackets.py (--list shows them). Runs go to OUT/runs. What is finished
+there is skipped and what was interrupted goes on, so that the same command may be given again at any time.
+
+    python experiments/reproduce.py --quick
+    python experiments/reproduce.py --workers=8
+    python experiments/reproduce.py --parts=text-paper,brackets --seeds=0,1,2 --max-minutes=120
+    python experiments/reproduce.py --budget=paper --workers=32
+    python experiments/reproduce.py --report-only
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+_ROOT = Path(__file__).resolve().parent.parent
+if (_ROOT / "samplers").is_dir() and (_ROOT / "pyproject.toml").is_file():
+    sys.path.insert(0, str(_ROOT))
+# Read by torch's thread pool on import: threads that spin while they wait slow everything on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+from rich.console import Console  # noqa: E402
+
+from ising_attn.lab.config import parse_settings  # noqa: E402
+from ising_attn.lab.main import EXIT_FAILED, EXIT_INTERRUPTED, run_main  # noqa: E402
+from ising_attn.lab.reproduction_rows import PARTS, TEXT, Row, rows  # noqa: E402
+from ising_attn.lab.sweep import Job, Sweep, SweepSettings, interleaved, job_table  # noqa: E402
+from ising_attn.lab.text import find_corpus  # noqa: E402
+from samplers import InvalidOptionError  # noqa: E402
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReproductionSettings(SweepSettings):
+    """Settings of the reproduction."""
+
+    out: Path | None = None
+    """Folder of runs, tables and plots; by default results/boltzmann, with --budget=NAME results/boltzmann-NAME."""
+    budget: Literal["medium", "paper", "quick"] = "medium"
+    """How long each row trains: the paper's way, our own faster rates, or a few steps at few lengths."""
+    quick: bool = False
+    """The same as --budget=quick: everything on a small scale, within 15 minutes."""
+
+    @property
+    def chosen_budget(self) -> str:
+        return "quick" if self.quick else self.budget
+
+    def folder(self) -> Path:
+        budget = self.chosen_budget
+        return self.out or Path("results") / ("boltzmann" if budget == "medium" else f"boltzmann-{budget}")
+
+    def chosen_rows(self) -> list[Row]:
+        found = [row for row in rows(self.chosen_budget, self.parts or PARTS) if self.takes(row.name)]
+        if not found:
+            raise InvalidOptionError(f"no row fits --rows={','.join(self.rows)}; --list shows their names")
+        return found
+
+    def jobs(self, chosen: Sequence[Row]) -> list[Job]:
+        """Part by part; within a part the first seed of every row comes first, then the second."""
+        parts = dict.fromkeys(row.part for row in chosen)
+        return [
+            job
+            for part in parts
+            for job in interleaved(job for row in chosen if row.part == part for job in row.jobs(self.seeds))
+        ]
+
+
+def main() -> int:
+    settings = parse_settings(ReproductionSettings, prog="reproduce", description=__doc__ or "")
+    console = Console(highlight=False, markup=False)
+    out, chosen = settings.folder(), settings.chosen_rows()
+    jobs = settings.jobs(chosen)
+    if settings.list:
+        console.print(job_table(jobs, out, settings.workers).markdown(), soft_wrap=True)
+        return 0
+    code = 0
+    if not settings.report_only:
+        if any(job.experiment == TEXT for job in jobs):
+            find_corpus()  # once, before many processes want it
+        sweep = Sweep(
+            out,
+            workers=settings.workers,
+            max_minutes=settings.max_minutes,
+            redo_changed=settings.redo_changed,
+            device=settings.device,
+        )
+        result = sweep.run(jobs)
+        for line in result.remarks(out):
+            console.print(line, soft_wrap=True)
+        code = EXIT_INTERRUPTED if result.interrupted else EXIT_FAILED if result.failed else 0
+    console.print(str(out.resolve()), soft_wrap=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ising_attn.bilinear import MLP, FullBilinear, LowRankBilinear
+from ising_attn.logic import LogicFeedForward
 from samplers.errors import InvalidOptionError, did_you_mean
 
 _symmetric = functools.partial(LowRankBilinear, place="outside")
@@ -25,6 +26,7 @@ FEED_FORWARD_KINDS: dict[str, Callable[..., nn.Module]] = {
     "reglu": functools.partial(_gated, rank=1, activation="relu"),
     "geglu": functools.partial(_gated, rank=1, activation="gelu"),
     "swiglu": functools.partial(_gated, rank=1, activation="silu"),
+    "logic": LogicFeedForward,
 }
 """Called as kind(embed_dim, hidden_dim, **options); a layer maps (*batch, D) to (*batch, D), each row by itself."""
 

@@ -81,6 +81,10 @@ class FeedForwardConfig(Config):
     rank: int | None = None
     activation: str | None = None
     bias: bool | None = None
+    depth: int | None = None
+    bits: int | None = None
+    parametrisation: str | None = None
+    mode: str | None = None
 
     @classmethod
     def of(cls, value: "FeedForwardConfig | int") -> "FeedForwardConfig":
@@ -93,7 +97,9 @@ class FeedForwardConfig(Config):
         """What `of` makes this from (or its dict), as short as possible: one spelling for one layer."""
         if self.kind == "none":
             return 0
-        return self.hidden_dim if self == FeedForwardConfig(hidden_dim=self.hidden_dim) else self.to_dict()
+        if self == FeedForwardConfig(hidden_dim=self.hidden_dim):
+            return self.hidden_dim
+        return {name: value for name, value in self.to_dict().items() if value is not None}
 
     def build(self, embed_dim: int) -> nn.Module | None:
         """The layer; None for the kind "none"."""

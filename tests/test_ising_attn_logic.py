@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ising_attn import logic
+from ising_attn.feed_forward import feed_forward_parameters, make_feed_forward
 from ising_attn.logic import gates as table
 from ising_attn.logic.functional import apply_gates, combine, gates_by_definition
 from ising_attn.logic.modes import relaxed_bits, relaxed_choice
@@ -402,3 +403,51 @@ def test_nothing_is_printed(capsys):
 def test_raw_gates_have_sixteen_numbers_and_light_four():
     assert RawGates(3, residual=0.9, noise=0.1).logits.shape == (3, 16)
     assert LightGates(3, residual=0.9, noise=0.1).logits.shape == (3, 4)
+
+
+@pytest.mark.parametrize("head", logic.HEADS)
+@pytest.mark.parametrize("mode", logic.MODES)
+def test_a_feed_forward_layer_hardens_to_what_it_gives_in_hard_mode(head: str, mode: str):
+    torch.manual_seed(0)
+    layer = logic.LogicFeedForward(6, 24, depth=3, bits=2, head=head, mode=mode)
+    x = torch.randn(2, 5, 6, requires_grad=True)
+    out = layer(x)
+    assert out.shape == x.shape
+    out.pow(2).sum().backward()
+    assert x.grad is not None and x.grad.abs().sum() > 0
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in layer.parameters())
+    layer.eval()
+    with logic.forward_mode(layer, "hard"), torch.no_grad():
+        expected = layer(x)
+    found = layer.harden()(x)
+    assert torch.allclose(found, expected, atol=1e-6) and not found.requires_grad
+    assert torch.allclose(layer(x), expected, atol=1e-6) == mode.endswith("hard")
+    assert int(layer.gate_counts().sum()) == 3 * 24
+
+
+def test_the_feed_forward_slot_takes_logic_by_name():
+    layer = make_feed_forward("logic", 6, 24, depth=3, mode="gumbel-hard", parametrisation="raw")
+    assert isinstance(layer, logic.LogicFeedForward)
+    numbers = sum(parameter.numel() for parameter in layer.parameters())
+    assert feed_forward_parameters("logic", 6, 24, depth=3, parametrisation="raw") == numbers
+    assert numbers == 6 * 2 + 3 * 24 * 16 + 24 * 6 + 6
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"depth": 0}, "depth=0"),
+        ({"bits": 0}, "bits=0"),
+        ({"head": "linaer"}, "did you mean 'linear'"),
+        ({"head": "group-sum"}, "25 features cannot be split into 6 equal groups; use a multiple of 6 such as 24"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(logic.InvalidLogicError, match=message):
+            make_feed_forward("logic", 6, 25, **options)
+
+
+def test_a_seed_means_one_start_whatever_the_default_device():
+    here, there = generator(), generator()
+    first = logic.LogicLayer(6, 8, wiring="learnable", generator=here)
+    with torch.device("meta"):
+        second = logic.LogicLayer(6, 8, wiring="learnable", generator=there)
+    assert {tensor.device.type for tensor in second.state_dict().values()} == {"meta"}
+    assert here.get_state().equal(there.get_state())  # the same numbers were drawn
+    again = logic.LogicLayer(6, 8, wiring="learnable", generator=generator())
+    assert all(again.state_dict()[name].equal(value) for name, value in first.state_dict().items())

@@ -33,15 +33,23 @@ class ModelSettings:
     norm: Literal["pre", "post", "none"] = "pre"
     """Layer norm before each slot, after it, or none."""
     ffn: Literal[
-        "mlp", "symmetric", "gated", "full-bilinear", "glu", "bilinear", "reglu", "geglu", "swiglu", "none"
+        "mlp", "symmetric", "gated", "full-bilinear", "glu", "bilinear", "reglu", "geglu", "swiglu", "logic", "none"
     ] = "mlp"
     """Feed-forward slot after attention; none (also --no-ffn) leaves attention as the only computation."""
     ffn_dim: int = 128
-    """Hidden width of the feed-forward slot."""
+    """Hidden width of the feed-forward slot; gates per layer of --ffn=logic."""
     ffn_rank: int | None = None
     """Rank of --ffn=symmetric and gated, 1 by default."""
     ffn_activation: Literal["identity", "relu", "gelu", "silu", "sigmoid", "tanh"] | None = None
     """Non-linearity of --ffn=mlp, symmetric, gated and full-bilinear, gelu by default."""
+    ffn_depth: int | None = None
+    """Layers of gates of --ffn=logic, 2 by default."""
+    ffn_bits: int | None = None
+    """Threshold codes per feature that --ffn=logic reads, 2 by default."""
+    ffn_parametrisation: Literal["light", "raw", "walsh"] | None = None
+    """Of the gates of --ffn=logic: 4 truth-table weights (light, by default), 16 logits (raw), Walsh coefficients."""
+    ffn_mode: Literal["soft", "hard", "gumbel-soft", "gumbel-hard"] | None = None
+    """How the gates of --ffn=logic are relaxed in training, soft by default."""
     dropout: float = 0.0
     """Dropout on embeddings, attention weights and residual paths, in training."""
 
@@ -80,6 +88,10 @@ class ModelSettings:
             "hidden_dim": self.ffn_dim,
             "rank": self.ffn_rank,
             "activation": self.ffn_activation,
+            "depth": self.ffn_depth,
+            "bits": self.ffn_bits,
+            "parametrisation": self.ffn_parametrisation,
+            "mode": self.ffn_mode,
         }
 
     def spoken(self, sampler: str) -> str:
@@ -91,6 +103,8 @@ class ModelSettings:
 
     def _spoken_ffn(self) -> str:
         details = [f"rank {self.ffn_rank}"] if self.ffn_rank is not None else []
-        details += [self.ffn_activation] if self.ffn_activation is not None else []
+        details += [f"{self.ffn_depth} deep"] if self.ffn_depth is not None else []
+        words = (self.ffn_activation, self.ffn_parametrisation, self.ffn_mode)
+        details += [word for word in words if word is not None]
         named = {"none": "no FFN", "mlp": "FFN"}.get(self.ffn, f"{self.ffn} FFN")
         return named + (f" ({', '.join(details)})" if details else "")

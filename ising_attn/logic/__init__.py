@@ -12,6 +12,7 @@ residual initialisation (arXiv 2411.04732), Gumbel noise with a straight-through
 
 from ising_attn.logic.encoding import BitEncoder
 from ising_attn.logic.errors import CircuitFileError, InvalidLogicError, WiringError
+from ising_attn.logic.feed_forward import LogicFeedForward
 from ising_attn.logic.gates import GATES, Gate
 from ising_attn.logic.heads import HEADS, GroupSum, LinearHead
 from ising_attn.logic.layer import BooleanLayer, LogicLayer
@@ -34,6 +35,7 @@ __all__ = [
     "GroupSum",
     "InvalidLogicError",
     "LinearHead",
+    "LogicFeedForward",
     "LogicLayer",
     "LogicNetwork",
     "Relaxed",

@@ -1,5 +1,7 @@
 """`BitEncoder`: from floats to bits by learnable thresholds."""
 
+import statistics
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -25,8 +27,8 @@ class BitEncoder(Relaxed):
         if in_features < 1 or bits < 1:
             raise InvalidLogicError(f"in_features={in_features!r}, bits={bits!r}; both must be at least 1")
         self.in_features, self.bits, self.out_features = in_features, bits, in_features * bits
-        quantiles = torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(bits) + 1.0) / (bits + 1))
-        self.thresholds = torch.nn.Parameter(quantiles.repeat(in_features, 1))
+        quantiles = [statistics.NormalDist().inv_cdf((k + 1) / (bits + 1)) for k in range(bits)]
+        self.thresholds = torch.nn.Parameter(torch.tensor(quantiles).repeat(in_features, 1))
 
     def forward(self, x: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch codes"]:
         """Bits or their probabilities."""

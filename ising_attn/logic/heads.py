@@ -11,11 +11,13 @@ from ising_attn.logic.errors import InvalidLogicError
 class GroupSum(nn.Module):
     """logit_c = (sum of the c-th group of consecutive features) / tau: (…, in_features) → (…, classes).
 
-    On bits the sums are integers, exact in float32 up to 2²⁴. tau is in the state dict.
+    Centred sums have half the group's size taken off, which a softmax does not see. On bits the sums are integers,
+    exact in float32 up to 2²⁴. tau is in the state dict.
 
     Args:
         in_features: a multiple of the number of classes.
         classes: how many groups.
+        centred: whether half of all bits gives 0.
         tau: divisor; None: √(group size / 4), for which random bits give logits of unit spread.
 
     Raises:
@@ -24,7 +26,7 @@ class GroupSum(nn.Module):
 
     tau: Float[Tensor, ""]
 
-    def __init__(self, in_features: int, classes: int, *, tau: float | None = None):
+    def __init__(self, in_features: int, classes: int, *, tau: float | None = None, centred: bool = False):
         super().__init__()
         if classes < 1 or in_features < classes or in_features % classes:
             raise InvalidLogicError(
@@ -34,14 +36,19 @@ class GroupSum(nn.Module):
         tau = (in_features / classes / 4) ** 0.5 if tau is None else tau
         if not 0 < tau < float("inf"):
             raise InvalidLogicError(f"tau={tau!r}; it must be a finite number above 0")
-        self.in_features, self.classes = in_features, classes
+        self.in_features, self.classes, self.centred = in_features, classes, centred
         self.register_buffer("tau", torch.tensor(float(tau)))
 
     def forward(self, x: Shaped[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
         """Logits; bool inputs give the dtype of tau."""
         check_features(x, self.in_features, "GroupSum")
         values = x if x.is_floating_point() else x.to(self.tau.dtype)
-        return values.unflatten(-1, (self.classes, -1)).sum(-1) / self.tau
+        return self.logits(values.unflatten(-1, (self.classes, -1)).sum(-1))
+
+    def logits(self, counts: Shaped[Tensor, "*batch classes"]) -> Float[Tensor, "*batch classes"]:
+        """Logits of the sums of the groups."""
+        sums = counts if counts.is_floating_point() else counts.to(self.tau.dtype)
+        return (sums - self.in_features / self.classes / 2 if self.centred else sums) / self.tau
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.classes}, tau={float(self.tau):g}"

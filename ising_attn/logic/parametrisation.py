@@ -37,10 +37,11 @@ class Parametrisation(nn.Module, abc.ABC):
     ) -> None:
         super().__init__()
         _check_start(residual, noise)
-        start = torch.randn(gates, self._width(), generator=generator)
+        # Drawn on the CPU, so that a seed means one start on every device.
+        start = torch.randn(gates, self._width(), generator=generator, device="cpu")
         if residual is not None:
-            start = noise * start + self._pass_through(residual)
-        self.logits = nn.Parameter(start)
+            start = noise * start + torch.tensor(self._pass_through(residual), device="cpu")
+        self.logits = nn.Parameter(start.to(torch.get_default_device()))
 
     @classmethod
     @abc.abstractmethod
@@ -49,7 +50,7 @@ class Parametrisation(nn.Module, abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def _pass_through(cls, probability: float) -> Float[Tensor, "width"]:
+    def _pass_through(cls, probability: float) -> list[float]:
         """Logits of a neuron that gives its first input with this probability."""
 
     @abc.abstractmethod
@@ -72,10 +73,8 @@ class RawGates(Parametrisation):
         return len(GATES)
 
     @classmethod
-    def _pass_through(cls, probability: float) -> Float[Tensor, "16"]:
-        logits = torch.zeros(16)
-        logits[A] = math.log(15 * probability / (1 - probability))
-        return logits
+    def _pass_through(cls, probability: float) -> list[float]:
+        return [math.log(15 * probability / (1 - probability)) if gate.number == A else 0.0 for gate in GATES]
 
     def truth_tables(
         self, temperature: Float[Tensor, ""] | float, *, hard: bool, noise: bool
@@ -92,8 +91,9 @@ class LightGates(Parametrisation):
         return 4
 
     @classmethod
-    def _pass_through(cls, probability: float) -> Float[Tensor, "4"]:
-        return math.log(probability / (1 - probability)) * torch.tensor([-1.0, -1.0, 1.0, 1.0])
+    def _pass_through(cls, probability: float) -> list[float]:
+        size = math.log(probability / (1 - probability))
+        return [-size, -size, size, size]
 
     def truth_tables(
         self, temperature: Float[Tensor, ""] | float, *, hard: bool, noise: bool
@@ -114,8 +114,8 @@ class WalshGates(Parametrisation):
         return 4
 
     @classmethod
-    def _pass_through(cls, probability: float) -> Float[Tensor, "4"]:
-        return math.log(probability / (1 - probability)) * torch.tensor([0.0, 1.0, 0.0, 0.0])
+    def _pass_through(cls, probability: float) -> list[float]:
+        return [0.0, math.log(probability / (1 - probability)), 0.0, 0.0]
 
     def truth_tables(
         self, temperature: Float[Tensor, ""] | float, *, hard: bool, noise: bool

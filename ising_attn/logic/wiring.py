@@ -1,6 +1,7 @@
 """Which two inputs each gate reads: drawn once (random, unique) or learned among candidates.
 
-All of it is in the state dict, sizes included: weights without their wiring mean nothing.
+All of it is in the state dict, sizes included: weights without their wiring mean nothing. Draws are made on the CPU,
+so that a seed means one wiring on every device.
 """
 
 import abc
@@ -86,7 +87,7 @@ class FixedWiring(Wiring):
                 unique_pairs(in_features, gates, generator) if unique else random_pairs(in_features, gates, generator)
             )
             _warn_of_unread(in_features, gates, 2 * gates)
-        self.register_buffer("index", check_index(index, in_features, gates))
+        self.register_buffer("index", check_index(index, in_features, gates).to(torch.get_default_device()))
 
     def pairs(self) -> Int[Tensor, "2 gates"]:
         return self.index
@@ -127,8 +128,10 @@ class LearnableWiring(Wiring):
                 f"1 to {most}"
             )
         _warn_of_unread(in_features, gates, 2 * gates * count)
-        self.register_buffer("candidates", _candidates(in_features, gates, count, generator))
-        self.logits = nn.Parameter(0.1 * torch.randn(2, gates, count, generator=generator))
+        drawn = _candidates(in_features, gates, count, generator)
+        start = 0.1 * torch.randn(2, gates, count, generator=generator, device="cpu")
+        self.register_buffer("candidates", drawn.to(torch.get_default_device()))
+        self.logits = nn.Parameter(start.to(torch.get_default_device()))
 
     def pairs(self) -> Int[Tensor, "2 gates"]:
         return self._picked(self.logits.argmax(-1))
@@ -187,7 +190,7 @@ def random_pairs(in_features: int, gates: int, generator: torch.Generator | None
     Where 2·gates ≥ in_features, every input is read.
     """
     first, second = _evenly(in_features, 2 * gates, generator).view(2, gates)
-    other = (first + torch.randint(1, in_features, (gates,), generator=generator)) % in_features
+    other = (first + torch.randint(1, in_features, (gates,), generator=generator, device="cpu")) % in_features
     return torch.stack([first, torch.where(first == second, other, second)])
 
 
@@ -225,21 +228,21 @@ def _fresh_pairs(in_features: int, used: Tensor, count: int, generator: torch.Ge
     """`count` pairs in random orientation: other ones than `used` where most pairs are, else any."""
     if math.comb(in_features, 2) > 4 * (len(used) + count):
         return random_pairs(in_features, count, generator)
-    every = torch.combinations(torch.arange(in_features))
+    every = torch.combinations(torch.arange(in_features, device="cpu"))
     free = every[~torch.isin(every[:, 0] * in_features + every[:, 1], used)]
-    chosen = free[torch.randperm(len(free), generator=generator)[:count]]
-    flipped = torch.rand(count, generator=generator) < 0.5
+    chosen = free[torch.randperm(len(free), generator=generator, device="cpu")[:count]]
+    flipped = torch.rand(count, generator=generator, device="cpu") < 0.5
     return torch.where(flipped[:, None], chosen.flip(-1), chosen).T
 
 
 def _evenly(in_features: int, count: int, generator: torch.Generator | None) -> Tensor:
-    rounds = [torch.randperm(in_features, generator=generator) for _ in range(-(-count // in_features))]
+    rounds = [torch.randperm(in_features, generator=generator, device="cpu") for _ in range(-(-count // in_features))]
     return torch.cat(rounds)[:count]
 
 
 def _candidates(in_features: int, gates: int, count: int, generator: torch.Generator | None) -> Tensor:
     """(2, gates, count): 2·count different inputs per gate."""
-    score = torch.rand(gates, in_features, generator=generator)
+    score = torch.rand(gates, in_features, generator=generator, device="cpu")
     chosen = score.topk(2 * count, dim=-1).indices
     return chosen.view(gates, 2, count).transpose(0, 1).contiguous()
 

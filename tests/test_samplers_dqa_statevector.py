@@ -64,15 +64,16 @@ def test_single_precision_is_close(num_spins):
     torch.testing.assert_close(single.sum(-1), torch.ones(2, 2, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("marginals", [True, False])
-def test_adjoint_gradient_of_fields_couplings_and_angles(marginals):
+def test_adjoint_gradient_of_fields_couplings_and_angles(marginals, compiled):
     h, j = gaussian(2, 2, 3)
     layers = some_layers(3)
 
     def run(h, j, f, c, x):
         j = (j + j.mT) / 2
         j = j - torch.diag_embed(j.diagonal(dim1=-2, dim2=-1))
-        engine = StateVectorEngine("double")
+        engine = StateVectorEngine("double", compiled=compiled)
         return (engine.magnetization if marginals else engine.probabilities)(h, j, Layers(f, c, x))
 
     inputs = [t.clone().requires_grad_() for t in (h, j, layers.fields, layers.couplings, layers.mixer)]
@@ -133,17 +134,17 @@ def test_kernels_equal_torch(num_spins, groups, queries, precision, marginals):
     h, j = gaussian(groups, queries, num_spins, seed=num_spins)
     # Mixers of either sign and beyond a quarter turn.
     fields, couplings = (2 * some_layers(3, seed).fields - 1 for seed in (1, 2))
-    layers = Layers(fields, couplings, mixer_of_all_turns())
+    mixer = mixer_of_all_turns()
     weights, results = None, []
     for compiled in (False, True):
         engine = StateVectorEngine("double" if not compiled else precision, compiled=compiled)
-        inputs = h.clone().requires_grad_(), j.clone().requires_grad_()
-        value = (engine.magnetization if marginals else engine.probabilities)(*inputs, layers)
+        inputs = [t.clone().requires_grad_() for t in (h, j, fields, couplings, mixer)]
+        value = (engine.magnetization if marginals else engine.probabilities)(*inputs[:2], Layers(*inputs[2:]))
         if weights is None:
             weights = torch.randn(value.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
             weights = weights - weights.mean(-1, keepdim=True)
         (value * weights).sum().backward()
-        results.append((value.detach(), inputs[0].grad, inputs[1].grad))
+        results.append((value.detach(), *(t.grad for t in inputs)))
     tolerance = 1e-11 if precision == "double" else 4e-6
     for slow, fast in zip(*results, strict=True):
         assert fast.shape == slow.shape

@@ -8,7 +8,8 @@ Arrays of one tile: fields and magnetizations [spin][lane], probabilities [state
 import numpy as np
 
 from samplers.dqa.mixing import CHUNK, LANES, PADDED, PADDED_CHUNK, ROWS, WIDTH, mix_chunk, mix_chunks, mix_tile
-from samplers.dqa.phases import field_phases, pair_phases, turn_backward, turn_forward
+from samplers.dqa.phases import field_phases, pair_phases, turn_backward, turn_backward_with_slopes, turn_forward
+from samplers.dqa.slopes import field_energies, mixer_slope
 from samplers.kernels import kernel
 
 # Lower qubits of a chunk.
@@ -194,12 +195,31 @@ def forward_tiles(first, last, h, energies, group, angles, num_spins, tiled, mar
 
 
 @kernel
+def turn_rows_back(
+    x, y, apart, first, last, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c, by_field, by_pair,
+    low_energies, high_energies, pair_energies, slopes,
+):  # fmt: skip
+    """`turn_backward`, with the derivatives in the angles unless `slopes` is empty."""
+    if slopes.shape[0] > 0:
+        turn_backward_with_slopes(
+            x, y, apart, first, last, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c, by_field,
+            by_pair, low_energies, high_energies, pair_energies, slopes,
+        )  # fmt: skip
+    else:
+        turn_backward(
+            x, y, apart, first, last, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c, by_field,
+            by_pair, low_energies, high_energies, pair_energies, slopes,
+        )  # fmt: skip
+
+
+@kernel
 def backward_tiles(
-    first, last, h, energies, group, angles, num_spins, tiled, marginals, states, grad, grad_h, grad_pairs
+    first, last, h, energies, group, angles, num_spins, tiled, marginals, states, grad, grad_h, grad_pairs, slopes
 ):
     """Adjoint of `forward_tiles`: grad (as its `out`) to grad_h (as h) and grad_pairs (tiles, 2^n).
 
-    grad_pairs[z] is the derivative in the pair energy of state z. `states` is left as it was.
+    grad_pairs[z] is the derivative in the pair energy of state z. `slopes` (tiles, P, 3), unless its first axis is
+    empty, gets the derivatives in field, coupling and mixer angles. `states` is left as it was.
     """
     size, lanes = 1 << num_spins, h.shape[1] // num_spins
     place = layout(num_spins, lanes, tiled)
@@ -212,6 +232,10 @@ def backward_tiles(
     pairs, weights = np.empty(2 * size, own), np.empty(size * lanes, own)
     buf, row = np.empty(ROWS * WIDTH, own), np.empty(4 * WIDTH, own)
     x, y = np.empty(2 * apart, own), np.zeros(2 * apart, own)
+    wanted = slopes.shape[0] > 0
+    low_energies = np.empty(lanes << split if wanted else 0, own)
+    high_energies = np.empty((lanes * count) << (num_spins - split) if wanted else 0, own)
+    sums = np.empty(2 if wanted else 0)
     for tile in range(first, last):
         x[:] = states[tile]
         if marginals:
@@ -223,6 +247,10 @@ def backward_tiles(
         by_pair = grad_pairs[tile]
         by_pair[:] = 0
         h_high = repeated(h[tile], num_spins, split, lanes, count)
+        if wanted:
+            field_energies(h[tile], split, lanes, low_energies)
+            field_energies(h_high, num_spins - split, lanes * count, high_energies)
+        own_energies = energies[group[tile]]
         for layer in range(angles.shape[0] - 1, -1, -1):
             layer_tables(
                 h[tile], h_high, energies[group[tile]], angles, layer, place, lanes, low_turns, high_turns, low, high,
@@ -232,13 +260,18 @@ def backward_tiles(
             # Both states still lack the cosines where they are weighed; the phases bring them afterwards.
             square = 2 * angles[layer, 3] * angles[layer, 3]
             f, c = kind(square * angles[layer, 0]), kind(square * angles[layer, 1])
+            sums[:] = 0
+            if wanted:
+                slopes[tile, layer, 2] = mixer_slope(x, y, apart, place, num_spins)
             if tiled:
                 for part in (x[:apart], x[apart:], y[:apart], y[apart:]):
                     mix_tile(part, columns, num_spins, t)
-                turn_backward(
+                turn_rows_back(
                     x, y, apart, 0, rows, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c,
-                    weights, by_pair,
+                    weights, by_pair, low_energies, high_energies, own_energies, sums,
                 )  # fmt: skip
+                if wanted:
+                    slopes[tile, layer, :2] = square * sums
                 continue
             for part in (x[:apart], x[apart:], y[:apart], y[apart:]):
                 mix_chunks(part, buf, num_spins - CHUNK_SPINS, t)
@@ -246,8 +279,10 @@ def backward_tiles(
                 a, r = chunk * jump, chunk * columns
                 for part in (x[:apart], x[apart:], y[:apart], y[apart:]):
                     mix_chunk(part[a : a + CHUNK], t)
-                turn_backward(
+                turn_rows_back(
                     x, y, apart, r, r + columns, columns, jump, shift, count, low, high, split, lanes, pairs, row, f,
-                    c, weights, by_pair,
+                    c, weights, by_pair, low_energies, high_energies, own_energies, sums,
                 )  # fmt: skip
+            if wanted:
+                slopes[tile, layer, :2] = square * sums
         fold(weights, num_spins, lanes, grad_h[tile])

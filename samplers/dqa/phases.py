@@ -65,13 +65,18 @@ def field_phases(turns, spins, lanes, scale, out):
 
 
 @kernel(inline=True)
+def table_rows(r, shift, count, split, lanes):
+    """Where the numbers of row r begin in the tables of low and of high fields."""
+    z, block = (r >> shift) * count, (r & ((1 << shift) - 1)) * WIDTH
+    return (z & ((1 << split) - 1)) * lanes + block, (z >> split) * lanes * count + block
+
+
+@kernel(inline=True)
 def row_phases(r, shift, count, low, high, split, lanes, pairs, row):
     """row[cos, sin][64] = low · high · pairs for the problems and states of row r."""
-    states, mask = pairs.shape[0] // 2, (1 << shift) - 1
+    states, z = pairs.shape[0] // 2, (r >> shift) * count
     low_apart, high_apart = low.shape[0] // 2, high.shape[0] // 2
-    z, block = (r >> shift) * count, (r & mask) * WIDTH
-    a = (z & ((1 << split) - 1)) * lanes + block
-    b = (z >> split) * lanes * count + block
+    a, b = table_rows(r, shift, count, split, lanes)
     low_re, low_im = low[a : a + WIDTH], low[low_apart + a : low_apart + a + WIDTH]
     high_re, high_im = high[b : b + WIDTH], high[high_apart + b : high_apart + b + WIDTH]
     for i in range(WIDTH):
@@ -111,27 +116,47 @@ def turn_forward(x, apart, first, last, columns, jump, shift, count, low, high, 
         turn_row(x[at : at + WIDTH], x[apart + at : apart + at + WIDTH], row, one)
 
 
-@kernel
-def turn_backward(
-    x, y, apart, first, last, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c, by_field, by_pair
-):
-    """Weigh w = −2 Im(λ̄φ), add f·w to `by_field` and c·Σw to `by_pair`; then φ, λ ← φ·phase̅, λ·phase̅."""
-    each = WIDTH // count
-    minus = -x.dtype.type(1)
-    for r in range(first, last):
-        at = (r // columns) * jump + (r % columns) * WIDTH
-        re, im = x[at : at + WIDTH], x[apart + at : apart + at + WIDTH]
-        adj_re, adj_im = y[at : at + WIDTH], y[apart + at : apart + at + WIDTH]
-        weight, total = row[2 * WIDTH : 3 * WIDTH], by_field[r * WIDTH : (r + 1) * WIDTH]
-        for i in range(WIDTH):
-            weight[i] = adj_im[i] * re[i] - adj_re[i] * im[i]
-        for i in range(WIDTH):
-            total[i] += f * weight[i]
-        for k in range(count):
-            own, state_sum = weight[k * each : (k + 1) * each], c - c
-            for i in range(each):
-                state_sum += own[i]
-            by_pair[(r >> shift) * count + k] += c * state_sum
-        row_phases(r, shift, count, low, high, split, lanes, pairs, row)
-        turn_row(re, im, row, minus)
-        turn_row(adj_re, adj_im, row, minus)
+def turns_backward(with_slopes):
+    """A kernel that weighs and turns both states back; `with_slopes` also adds up derivatives in the angles."""
+
+    @kernel
+    def turn(
+        x, y, apart, first, last, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c, by_field,
+        by_pair, low_energies, high_energies, pair_energies, slopes,
+    ):  # fmt: skip
+        each = WIDTH // count
+        minus = -x.dtype.type(1)
+        for r in range(first, last):
+            at = (r // columns) * jump + (r % columns) * WIDTH
+            re, im = x[at : at + WIDTH], x[apart + at : apart + at + WIDTH]
+            adj_re, adj_im = y[at : at + WIDTH], y[apart + at : apart + at + WIDTH]
+            weight, total = row[2 * WIDTH : 3 * WIDTH], by_field[r * WIDTH : (r + 1) * WIDTH]
+            for i in range(WIDTH):
+                weight[i] = adj_im[i] * re[i] - adj_re[i] * im[i]
+            for i in range(WIDTH):
+                total[i] += f * weight[i]
+            for k in range(count):
+                own, state_sum = weight[k * each : (k + 1) * each], c - c
+                for i in range(each):
+                    state_sum += own[i]
+                by_pair[(r >> shift) * count + k] += c * state_sum
+                if with_slopes:
+                    slopes[1] += state_sum * pair_energies[(r >> shift) * count + k]
+            if with_slopes:
+                a, b = table_rows(r, shift, count, split, lanes)
+                own_low, own_high = low_energies[a : a + WIDTH], high_energies[b : b + WIDTH]
+                field_sum = c - c
+                for i in range(WIDTH):
+                    field_sum += weight[i] * (own_low[i] + own_high[i])
+                slopes[0] += field_sum
+            row_phases(r, shift, count, low, high, split, lanes, pairs, row)
+            turn_row(re, im, row, minus)
+            turn_row(adj_re, adj_im, row, minus)
+
+    return turn
+
+
+# Weigh w = −2 Im(λ̄φ), add f·w to `by_field` and c·Σw to `by_pair`; then φ, λ ← φ·phase̅, λ·phase̅.
+turn_backward = turns_backward(False)
+# The same, and add Σ w E_fields and Σ w E_pairs to `slopes`.
+turn_backward_with_slopes = turns_backward(True)

@@ -1,8 +1,8 @@
 """The state-vector engine: output probabilities and magnetizations of layers, with the adjoint gradient.
 
 Gradients reach the fields, the couplings (of the full matrix, as everywhere) and every layer angle. Memory does
-not grow with depth: a few states per problem, chunked to a limit. On a CPU compiled kernels do the work, except
-where layer angles are differentiated; there, and on a GPU, it is torch.
+not grow with depth: a few states per problem, chunked to a limit. On a CPU compiled kernels do the work, on a GPU
+torch.
 """
 
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class StateVectorEngine:
         across = max(1, min(groups, chunk // max(queries, 1)))
         within = min(queries, chunk)
         angles = torch.stack([layers.fields, layers.couplings, layers.mixer], 1).double()
-        kernels = self.compiled and fields.device.type == "cpu" and not angles.requires_grad
+        kernels = self.compiled and fields.device.type == "cpu"
         anneal = _KernelAnneal if kernels else _TorchAnneal
         dtype = torch.float32 if self.precision == "single" else torch.float64
         rows = []
@@ -120,7 +120,7 @@ class _TorchAnneal(torch.autograd.Function):
 
 
 class _KernelAnneal(torch.autograd.Function):
-    """As `_TorchAnneal`, by compiled kernels, without a gradient in the angles."""
+    """As `_TorchAnneal`, by compiled kernels."""
 
     @staticmethod
     def forward(
@@ -130,7 +130,7 @@ class _KernelAnneal(torch.autograd.Function):
 
         ctx.packed = PackedAnneal(fields, couplings, angles, dtype)
         ctx.save_for_backward(couplings)
-        ctx.marginals, ctx.fields_dtype = marginals, fields.dtype
+        ctx.marginals, ctx.fields_dtype, ctx.angles_device = marginals, fields.dtype, angles.device
         values = ctx.packed.forward(marginals).double()
         return values if marginals else values / values.sum(-1, keepdim=True)
 
@@ -138,9 +138,11 @@ class _KernelAnneal(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor):
         (grad,), (couplings,) = grad_outputs, ctx.saved_tensors
-        grad_fields, by_pair = ctx.packed.backward(grad, ctx.marginals)
+        with_angles = ctx.needs_input_grad[2]
+        grad_fields, by_pair, by_angle = ctx.packed.backward(grad, ctx.marginals, with_angles)
         grad_couplings = None if couplings is None else _pair_gradient(by_pair, couplings)
-        return grad_fields.to(ctx.fields_dtype), grad_couplings, None, None, None
+        grad_angles = by_angle.to(ctx.angles_device) if with_angles else None
+        return grad_fields.to(ctx.fields_dtype), grad_couplings, grad_angles, None, None
 
 
 def _pair_gradient(by_pair: Tensor, couplings: Tensor) -> Tensor:

@@ -19,9 +19,10 @@ from samplers.kernels import in_threads
 
 @dataclass(frozen=True)
 class Reduced:
-    """Angles (P, 4): field, coupling, tan x, cosⁿ x; the signs that fields got; whether the result is flipped."""
+    """Angles (P, 4): field, coupling, tan x, cosⁿ x; the signs (P,) that fields got; whether the result is flipped."""
 
     table: np.ndarray
+    signs: np.ndarray
     flipped: bool
 
 
@@ -32,8 +33,9 @@ def reduced(angles: Tensor, num_spins: int) -> Reduced:
     after = np.cumsum(turns)
     before = after - turns
     rest = x - turns * (math.pi / 2)
-    table = np.stack([np.where(before % 2 == 1, -f, f), c, np.tan(rest), np.cos(rest) ** num_spins], 1)
-    return Reduced(np.ascontiguousarray(table), bool(after[-1] % 2 == 1))
+    signs = 1.0 - 2.0 * (before % 2)
+    table = np.stack([signs * f, c, np.tan(rest), np.cos(rest) ** num_spins], 1)
+    return Reduced(np.ascontiguousarray(table), signs, bool(after[-1] % 2 == 1))
 
 
 @dataclass(frozen=True)
@@ -112,16 +114,26 @@ class PackedAnneal:
         in_threads(lambda start, stop: kernels.forward_tiles(start, stop, *shared, out), tiling.count)
         return _flipped(tiling.unpack(out), self.schedule.flipped, marginals)
 
-    def backward(self, grad: Tensor, marginals: bool) -> tuple[Tensor, Tensor]:
-        """From derivatives in the result of `forward` to those in the fields (g, q, n) and pair energies (g, 2^n)."""
+    def backward(self, grad: Tensor, marginals: bool, with_angles: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """From derivatives in the result of `forward` to those in its causes.
+
+        Returns:
+            Derivatives in the fields (g, q, n), the pair energies (g, 2^n) and the angles, (P, 3) float64; the last
+            is empty, (0, 3), unless `with_angles`.
+        """
         tiling, kind = self.tiling, self._states.dtype
         own = tiling.pack(_flipped(grad, self.schedule.flipped, marginals), self.dtype)
         grad_h = np.empty((tiling.count, tiling.num_spins * tiling.lanes), kind)
         grad_pairs = np.empty((tiling.count, 2**tiling.num_spins), kind)
-        arguments = (*self._shared(marginals), own, grad_h, grad_pairs)
+        depth = len(self.schedule.table)
+        slopes = np.empty((tiling.count if with_angles else 0, depth, 3))
+        arguments = (*self._shared(marginals), own, grad_h, grad_pairs, slopes)
         in_threads(lambda start, stop: kernels.backward_tiles(start, stop, *arguments), tiling.count)
         by_pair = torch.from_numpy(grad_pairs).reshape(tiling.groups, tiling.per_group, -1).sum(1)
-        return tiling.unpack(grad_h), by_pair
+        by_angle = slopes.sum(0) if with_angles else np.empty((0, 3))
+        if with_angles:
+            by_angle[:, 0] *= self.schedule.signs
+        return tiling.unpack(grad_h), by_pair, torch.from_numpy(by_angle)
 
     def _shared(self, marginals: bool) -> tuple:
         tiling, table = self.tiling, self.schedule.table

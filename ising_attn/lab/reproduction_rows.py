@@ -78,9 +78,9 @@ _TUNED = dataclasses.replace(
     _TEXT, steps=4000, batch_size=128, rates=(2e-3, 5e-3, 1e-2), rate_steps=700, eval_every=400
 )  # fmt: skip
 _BRACKETS = Training(
-    steps=4000, batch_size=128, learning_rate=3e-3, coupling_learning_rate=1e-2, warmup=50, eval_every=200
+    steps=2000, batch_size=128, learning_rate=1e-2, coupling_learning_rate=1e-2, warmup=50, eval_every=200
 )  # fmt: skip
-_BRACKETS_TUNED = dataclasses.replace(_BRACKETS, rates=(1e-3, 3e-3, 1e-2), rate_steps=800)
+_BRACKETS_TUNED = dataclasses.replace(_BRACKETS, steps=3000, rates=(3e-3, 1e-2, 2e-2), rate_steps=600)
 _SAMPLERS = dataclasses.replace(_TEXT, steps=1500, eval_every=250)
 _LONG = dataclasses.replace(_TEXT, steps=2000, batch_size=32, eval_every=500)
 _PAPER_TEXT = Training(

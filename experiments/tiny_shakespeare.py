@@ -82,6 +82,10 @@ class TextSettings(ExperimentSettings):
     """Text file; by default the one that ISING_ATTN_TINY_SHAKESPEARE names, or a download to the user's cache."""
     context: int = 8
     """Characters of a window, T."""
+    positions: Literal["learned", "sinusoidal", "none"] = "learned"
+    """Embeddings of positions: one for each of the context, or sinusoids or none, which any length can have."""
+    other_contexts: tuple[int, ...] = ()
+    """Evaluate the trained model also on windows of these lengths (--other-contexts=16,32)."""
     validation_characters: int | None = None
     """Use only the first so many characters of the validation text; None uses all."""
     test_characters: int | None = None
@@ -101,6 +105,8 @@ class TextSettings(ExperimentSettings):
         super().__post_init__()
         self.require_at_least(context=1, validation_characters=2, test_characters=2, marginal_windows=1, sample=0)
         self.require_at_least(temperature=0)
+        if any(context < 1 for context in self.other_contexts):
+            raise InvalidOptionError(f"--other-contexts has {min(self.other_contexts)}; each must be at least 1")
         if not self.prompt:
             raise InvalidOptionError("--prompt is empty; give at least one character")
 
@@ -154,9 +160,22 @@ class TextExperiment(Experiment[TextSettings, TextReport]):
             test_characters=settings.test_characters,
         )
         uses_sampler, context = settings.model.uses_sampler, settings.context
-        super().__init__(settings, self._make_model, task, uses_sampler=uses_sampler, context=context, device=device)
+        longest = max(context, *settings.other_contexts, 0)
+        super().__init__(settings, self._make_model, task, uses_sampler=uses_sampler, context=longest, device=device)
+        self._check_other_contexts()
         self.label = settings.sampler if uses_sampler else settings.model.attention
         self.title = f"{settings.model.spoken(self.sampler_words)}, context {context}, {settings.protocol} protocol"
+
+    def _check_other_contexts(self) -> None:
+        longest, limit = max(self.settings.other_contexts, default=0), self.model.max_length
+        if limit is not None and longest > limit:
+            raise InvalidOptionError(
+                f"--other-contexts has {longest} and this model takes at most {limit}; for any length use "
+                "--positions=none or sinusoidal, no --score-bias by position, and --couplings=distance where there "
+                "are couplings"
+            )
+        if (left := len(self.data.test[: self.settings.test_characters])) <= longest:
+            raise InvalidOptionError(f"--other-contexts has {longest} and the test text only {left} characters")
 
     def _make_model(self, sampler: Sampler | None) -> CharLM:
         settings, vocabulary = self.settings, self.data.vocabulary
@@ -164,6 +183,7 @@ class TextExperiment(Experiment[TextSettings, TextReport]):
             vocabulary=len(vocabulary),
             characters=vocabulary.characters,
             context=settings.context,
+            positions=settings.positions,
             attention=AttentionConfig(**settings.model.attention_options()),
             feed_forward=FeedForwardConfig(**settings.model.feed_forward_options()),
             **settings.model.decoder_options(),
@@ -205,13 +225,17 @@ class TextExperiment(Experiment[TextSettings, TextReport]):
             label=self.label,
             seed=self.seed,
             marginal_windows=self.settings.marginal_windows,
+            other_contexts=self.settings.other_contexts,
             published=self.published(),
         )
 
     def published(self) -> Published | None:
         """The paper's number, where this run is the paper's setting."""
         model, settings = self.settings.model, self.settings
-        same_model = dataclasses.replace(model, attention="boltzmann", mode="h+J") == _PAPER_MODEL
+        same_model = (
+            settings.positions == "learned"
+            and dataclasses.replace(model, attention="boltzmann", mode="h+J") == _PAPER_MODEL
+        )
         whole = settings.test_characters is None and not settings.quick
         if not (settings.protocol == "paper" and same_model and whole and self.corpus.is_tiny_shakespeare):
             return None

@@ -1,15 +1,19 @@
 """What a trained language model comes to: perplexity through its own sampler and through exact, published beside it."""
 
+import contextlib
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
+from ising_attn.boltzmann import samplers_of
 from ising_attn.lab.inference import Comparison, compare_with_exact
 from ising_attn.lab.published import Published
 from ising_attn.lab.tables import Table
 from ising_attn.lab.text_task import TextScores, TextTask
+from samplers.streams import derive_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +23,12 @@ class TextReport(Comparison[TextScores]):
     Args:
         selected_on_test: whether the characters that are reported also chose the weights.
         published: the paper's number for this variant; None where there is none.
+        other_contexts: perplexity on windows of other lengths, through the chosen sampler.
     """
 
     selected_on_test: bool
     published: Published | None = None
+    other_contexts: Mapping[int, float] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
         """The numbers of summary.json that come from here."""
@@ -36,12 +42,16 @@ class TextReport(Comparison[TextScores]):
             "published_perplexity": None if self.published is None else self.published.value,
             "marginal_mae": None if error is None else error.mean,
             "marginal_max_error": None if error is None else error.largest,
+            "perplexity_by_context": {str(context): value for context, value in self.other_contexts.items()},
             "notes": list(self.notes),
         }
 
     def tables(self) -> dict[str, Table]:
-        """By sampler, and by how many characters were seen."""
-        return {"by_sampler": self._by_sampler(), "by_position": self._by_position()}
+        """By sampler, by how many characters were seen and, where others were asked for, by the length of the windows."""
+        tables = {"by_sampler": self._by_sampler(), "by_position": self._by_position()}
+        if self.other_contexts:
+            tables["by_context"] = self._by_context()
+        return tables
 
     def remarks(self) -> list[str]:
         return []
@@ -80,9 +90,22 @@ class TextReport(Comparison[TextScores]):
             table.add(seen, count, *(group[seen][1] for group in groups))
         return table
 
+    def _by_context(self) -> Table:
+        table = Table("Perplexity by the length of the windows", ["context", "perplexity"], {"perplexity": ".3f"})
+        for context, perplexity in self.other_contexts.items():
+            table.add(context, perplexity)
+        return table
+
 
 def report_on(
-    model: nn.Module, task: TextTask, *, label: str, seed: int, marginal_windows: int, published: Published | None
+    model: nn.Module,
+    task: TextTask,
+    *,
+    label: str,
+    seed: int,
+    marginal_windows: int,
+    published: Published | None,
+    other_contexts: Sequence[int] = (),
 ) -> TextReport:
     """Run the test split through the model's own sampler and through exact.
 
@@ -91,6 +114,7 @@ def report_on(
         label: how to call the model's own way of computing weights.
         seed: of every sampler here; the samplers' own state is left alone.
         marginal_windows: windows of the test split whose magnetizations are compared.
+        other_contexts: lengths of windows on which the model is evaluated as well.
     """
     test = task.split("test")
     batches = task.windows(test)
@@ -104,4 +128,12 @@ def report_on(
         seed=seed,
     )
     parts = {field.name: getattr(comparison, field.name) for field in dataclasses.fields(comparison)}
-    return TextReport(**parts, selected_on_test=task.data.selects_on_test, published=published)
+    others = {context: _perplexity(model, task, context, seed) for context in other_contexts}
+    return TextReport(**parts, selected_on_test=task.data.selects_on_test, published=published, other_contexts=others)
+
+
+def _perplexity(model: nn.Module, task: TextTask, context: int, seed: int) -> float:
+    with contextlib.ExitStack() as stack:
+        for sampler in samplers_of(model):
+            stack.enter_context(sampler.seeded(derive_key(seed, -2)))
+        return task.scores(model, task.split("test"), context).perplexity

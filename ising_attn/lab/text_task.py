@@ -121,12 +121,13 @@ class TextTask:
             raise InvalidOptionError(f"there is no split {name!r} to evaluate; use 'validation' or 'test'")
         return self._splits[name]
 
-    def windows(self, characters: Int[Tensor, "characters"]) -> list[TextBatch]:
-        """Consecutive windows in batches; the last one holds what is left, and may be shorter."""
-        whole = (len(characters) - 1) // self.context * self.context
+    def windows(self, characters: Int[Tensor, "characters"], context: int | None = None) -> list[TextBatch]:
+        """Consecutive windows in batches, of the task's context or another; the last one holds what is left."""
+        context = self.context if context is None else context
+        whole = (len(characters) - 1) // context * context
         pairs = zip(
-            characters[:whole].view(-1, self.context).split(self.eval_batch_size),
-            characters[1 : whole + 1].view(-1, self.context).split(self.eval_batch_size),
+            characters[:whole].view(-1, context).split(self.eval_batch_size),
+            characters[1 : whole + 1].view(-1, context).split(self.eval_batch_size),
             strict=True,
         )
         found = [TextBatch(tokens, targets) for tokens, targets in pairs if len(tokens)]
@@ -135,10 +136,10 @@ class TextTask:
         return found
 
     @torch.no_grad()
-    def scores(self, model: nn.Module, characters: Int[Tensor, "characters"]) -> TextScores:
-        """The model's results on all characters but the first, in order."""
+    def scores(self, model: nn.Module, characters: Int[Tensor, "characters"], context: int | None = None) -> TextScores:
+        """The model's results on all characters but the first, in order; see `windows`."""
         nats, positions = [], []
-        for batch in self.windows(characters):
+        for batch in self.windows(characters, context):
             logits = model(batch.tokens.to(self.device)).double().flatten(0, 1)
             nats.append(cross_entropy(logits, batch.targets.to(self.device).flatten(), reduction="none").cpu())
             positions.append(torch.arange(batch.tokens.shape[1]).expand_as(batch.tokens).flatten())

@@ -5,6 +5,10 @@ from models.bracket_matcher import BracketMatcher, BracketMatcherConfig
 from models.char_lm import CharLM, CharLMConfig
 from models.config import AttentionConfig, DecoderConfig, FeedForwardConfig
 from models.decoder import Decoder
+from models.hba import HBA, HBAConfig
+from models.logic_config import LogicConfig, LogicLMConfig, LoopedLogicLMConfig
+from models.logic_lm import LogicLM
+from models.looped_logic_lm import LoopedLogicLM
 from models.registry import MODELS, model_from_config
 
 # `models` is a common name: `ising_attn.require_own_package` looks for this mark.
@@ -21,5 +25,12 @@ __all__ = [
     "DecoderBlock",
     "DecoderConfig",
     "FeedForwardConfig",
+    "HBA",
+    "HBAConfig",
+    "LogicConfig",
+    "LogicLM",
+    "LogicLMConfig",
+    "LoopedLogicLM",
+    "LoopedLogicLMConfig",
     "model_from_config",
 ]

@@ -59,6 +59,14 @@ class AttentionConfig(Config):
     bias: str | None = None
     bias_init: float | None = None
     projection_bias: bool | None = None
+    temperature: float | None = None
+    threshold: float | None = None
+    routing: str | None = None
+
+    def stored(self) -> dict[str, Any]:
+        """`to_dict` without what only routers have, where that is not given: configurations older than them agree."""
+        routed = ("temperature", "threshold", "routing")
+        return {name: value for name, value in self.to_dict().items() if value is not None or name not in routed}
 
     def build(
         self, embed_dim: int, num_heads: int, context: int, *, sampler: str | Sampler | None, dropout: float
@@ -141,7 +149,8 @@ class DecoderConfig(Config):
 
     def to_dict(self) -> dict[str, Any]:
         feed_forward = FeedForwardConfig.of(self.feed_forward).shortest()
-        return {"model": self.model, **super().to_dict(), "feed_forward": feed_forward}
+        slots = {"attention": self.attention.stored(), "feed_forward": feed_forward}
+        return {"model": self.model, **super().to_dict(), **slots}
 
     @classmethod
     def from_dict(cls: type[D], values: dict[str, Any]) -> D:

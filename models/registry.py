@@ -6,13 +6,23 @@ from ising_attn import Sampler
 from models.bracket_matcher import BracketMatcher
 from models.char_lm import CharLM
 from models.decoder import Decoder
+from models.hba import HBA
+from models.logic_lm import LogicLM
+from models.looped_logic_lm import LoopedLogicLM
 from samplers.errors import InvalidOptionError, did_you_mean
 
-MODELS: dict[str, type[Decoder]] = {kind.Config.model: kind for kind in (BracketMatcher, CharLM)}
+Model = Decoder | LogicLM | LoopedLogicLM
+
+MODELS: dict[str, type[Model]] = {
+    kind.Config.model: kind for kind in (BracketMatcher, CharLM, HBA, LogicLM, LoopedLogicLM)
+}
 
 
-def model_from_config(config: dict[str, Any], *, sampler: str | Sampler | None = None) -> Decoder:
+def model_from_config(config: dict[str, Any], *, sampler: str | Sampler | None = None) -> Model:
     """A new model from `model.config.to_dict()` (JSON values), with fresh weights.
+
+    Args:
+        sampler: for attention that uses one; models without attention do without it.
 
     Raises:
         InvalidOptionError: a model that is not known, a field that it does not have, a value out of range.
@@ -23,4 +33,5 @@ def model_from_config(config: dict[str, Any], *, sampler: str | Sampler | None =
             f"no model is named {name!r}{did_you_mean(str(name), MODELS)}; known: {', '.join(MODELS)}"
         )
     kind = MODELS[name]
-    return kind(kind.Config.from_dict(config), sampler=sampler)
+    built: Any = kind.Config.from_dict(config)
+    return kind(built, sampler=sampler) if issubclass(kind, Decoder) else kind(built)

@@ -142,7 +142,7 @@ def test_a_foreign_configuration_is_refused(change: dict, words: str, unchecked)
 def test_a_configuration_of_another_model_is_refused_by_its_class():
     with pytest.raises(InvalidOptionError, match="of the model 'char-lm', not of 'bracket-matcher'"):
         BracketMatcherConfig.from_dict(CharLMConfig().to_dict())
-    assert set(MODELS) == {"bracket-matcher", "char-lm"}
+    assert set(MODELS) == {"bracket-matcher", "char-lm", "hba", "logic-lm", "looped-logic-lm"}
 
 
 def test_weights_of_every_layer_are_returned():

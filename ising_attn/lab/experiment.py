@@ -21,8 +21,10 @@ from ising_attn.lab.progress import training_progress
 from ising_attn.lab.rates import choose_rate
 from ising_attn.lab.runs import RunFolder
 from ising_attn.lab.tables import Table
+from ising_attn.lab.temperature import Cooling, TemperatureSettings
 from ising_attn.lab.training import Task, Trainer, TrainingResult, TrainingSettings
 from ising_attn.learned_schedule import angles_in, learn_schedule, run_schedule, schedule_of
+from ising_attn.routers import routers_of
 from samplers import InvalidOptionError, NotSupportedError, ProblemTooLargeError, Sampler
 from samplers.dqa import DQASampler, save_schedule
 from samplers.dqa.rescaling import fit_rescaling
@@ -56,6 +58,7 @@ class ExperimentSettings(SamplerSettings):
     quick: bool = False
     """A run of seconds that shows whether everything works; its numbers mean nothing."""
     training: Flat[TrainingSettings] = TrainingSettings()
+    temperatures: Flat[TemperatureSettings] = TemperatureSettings()
 
     def __post_init__(self) -> None:
         self.require_at_least(rate_steps=1, rescale=0)
@@ -142,6 +145,10 @@ class Experiment(abc.ABC, Generic[S, R]):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_key(self.seed, -4))
             self.model = make_model(sampler).to(device)
+        if sampler is not None:
+            _check_routing(self.model, sampler)
+        # Taken here, where the model has the temperature that it was configured with.
+        self.cooling = Cooling.of(self.model, settings.temperatures)
         # The sampler with what decides its results, for titles.
         self.sampler_words = "" if sampler is None else sampler.description
         self.model_config: dict[str, Any] = self.model.config.to_dict()  # type: ignore[union-attr, operator]
@@ -304,6 +311,7 @@ class Experiment(abc.ABC, Generic[S, R]):
             coupling_parameters=coupling_parameters(self.model),
             angle_parameters=() if (learned := schedule_of(self.model)) is None else learned.parameters(),
             samplers=samplers_of(self.model),
+            callbacks=() if self.cooling is None else [self.cooling.over(settings.steps)],
         )
         with training_progress(" ".join(["seed", str(self.seed), label]).strip()) as progress:
             return trainer.fit(progress, resume=resume)
@@ -318,3 +326,12 @@ def _check_sampler(sampler: Sampler, context: int) -> None:
         )
     if able.gradient == "none":
         raise NotSupportedError(f"the sampler {sampler.name!r} has no gradient with these options; choose another")
+
+
+def _check_routing(model: nn.Module, sampler: Sampler) -> None:
+    if sampler.capabilities.can_ground_state or all(router.routing == "soft" for router in routers_of(model)):
+        return
+    raise NotSupportedError(
+        f"the sampler {sampler.name!r} finds no ground states, which a hard router uses; use --routing=soft, or "
+        "--sampler=exact, band or annealing"
+    )

@@ -8,8 +8,12 @@ from typing import Any, Literal
 class ModelSettings:
     """The model."""
 
-    attention: Literal["boltzmann", "softmax", "sigmoid"] = "boltzmann"
-    """Kind of attention; softmax and sigmoid use no sampler."""
+    attention: Literal["boltzmann", "softmax", "sigmoid", "router", "article-router", "scalar-router"] = "boltzmann"
+    """Kind of attention; only boltzmann and router use the sampler. Routers are Boolean: see --routing."""
+    routing: Literal["soft", "straight-through", "hard"] | None = None
+    """How a router runs: from probabilities (soft, by default), by decisions (hard), or hard with a soft gradient."""
+    router_temperature: float | None = None
+    """Temperature of a router's probabilities, 1 by default; see --final-temperature."""
     mode: Literal["h+J", "h", "J", "K", "h+K", "J+K", "h+J+K"] = "h+J"
     """Terms of the Boltzmann energy: fields h, couplings J, three-body K."""
     couplings: Literal["free", "distance", "band", "low-rank"] = "free"
@@ -55,11 +59,20 @@ class ModelSettings:
 
     @property
     def uses_sampler(self) -> bool:
-        return self.attention == "boltzmann"
+        return self.attention in ("boltzmann", "router")
+
+    @property
+    def is_router(self) -> bool:
+        return self.attention.endswith("router")
 
     def attention_options(self) -> dict[str, Any]:
         """Keywords of `models.AttentionConfig`."""
-        options: dict[str, Any] = {"kind": self.attention, "bias": self.score_bias}
+        options: dict[str, Any] = {
+            "kind": self.attention,
+            "bias": self.score_bias,
+            "routing": self.routing,
+            "temperature": self.router_temperature,
+        }
         if self.uses_sampler:
             options |= {
                 "mode": self.mode,
@@ -96,9 +109,12 @@ class ModelSettings:
 
     def spoken(self, sampler: str) -> str:
         """The attention and the feed-forward slot in a few words."""
-        how = (
-            f"Boltzmann attention {self.mode} through {sampler}" if self.uses_sampler else f"{self.attention} attention"
-        )
+        routed = f"{self.routing or 'soft'} " if self.is_router else ""
+        named = {"boltzmann": "Boltzmann attention", "router": "router"}.get(self.attention, self.attention)
+        if self.uses_sampler:
+            how = f"{routed}{named} {self.mode} through {sampler}"
+        else:
+            how = f"{routed}{named}{'' if self.is_router else ' attention'}"
         return f"{how}, {self._spoken_ffn()}"
 
     def _spoken_ffn(self) -> str:

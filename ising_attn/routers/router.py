@@ -77,8 +77,8 @@ class Router(Attention):
     ):
         super().__init__(embed_dim, num_heads, context, **options)
         # float64, so that a temperature comes back from a checkpoint as it was set.
-        self.register_buffer("temperature", torch.tensor(_checked_temperature(temperature), dtype=torch.float64))
-        self.register_buffer("threshold", torch.tensor(_checked_threshold(threshold), dtype=torch.float64))
+        self.register_buffer("temperature", torch.tensor(check_temperature(temperature), dtype=torch.float64))
+        self.register_buffer("threshold", torch.tensor(check_threshold(threshold), dtype=torch.float64))
         self._recorders: list[list[Routing]] = []
         self.routing = routing
 
@@ -105,11 +105,11 @@ class Router(Attention):
         Raises:
             InvalidOptionError: not a finite number above 0.
         """
-        self.temperature.fill_(_checked_temperature(temperature))
+        self.temperature.fill_(check_temperature(temperature))
 
     def set_threshold(self, threshold: float) -> None:
         """Set θ, which hard decisions subtract from the fields."""
-        self.threshold.fill_(_checked_threshold(threshold))
+        self.threshold.fill_(check_threshold(threshold))
 
     def _weights(
         self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
@@ -165,7 +165,7 @@ class Router(Attention):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         stored = state_dict.get(f"{prefix}temperature")
         if stored is not None:
-            _checked_temperature(float(stored))
+            check_temperature(float(stored))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
@@ -249,13 +249,15 @@ def _some_routers(model: nn.Module) -> list[Router]:
     return found
 
 
-def _checked_temperature(value: float) -> float:
+def check_temperature(value: float) -> float:
+    """Refuse a temperature that is not a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
         raise InvalidOptionError(f"temperature={value!r}; it must be a finite number above 0")
     return float(value)
 
 
-def _checked_threshold(value: float) -> float:
+def check_threshold(value: float) -> float:
+    """Refuse a threshold that is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InvalidOptionError(f"threshold={value!r}; it must be a finite number")
     return float(value)

@@ -47,7 +47,7 @@ class TextReport(Comparison[TextScores]):
         }
 
     def tables(self) -> dict[str, Table]:
-        """By sampler, by how many characters were seen and, where others were asked for, by the length of the windows."""
+        """By sampler, by how many characters were seen and, where others were asked for, by the windows' length."""
         tables = {"by_sampler": self._by_sampler(), "by_position": self._by_position()}
         if self.other_contexts:
             tables["by_context"] = self._by_context()

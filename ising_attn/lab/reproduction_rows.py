@@ -32,13 +32,14 @@ class Training:
     weight_decay: float = 0.01
     eval_every: int = 250
     patience: int | None = None
+    dropout: float = 0.0
     rates: tuple[float, ...] = ()
     rate_steps: int = 0
 
     def flags(self) -> list[str]:
         names = (
             "steps", "batch_size", "learning_rate", "coupling_learning_rate", "schedule", "warmup", "weight_decay",
-            "eval_every", "patience",
+            "eval_every", "patience", "dropout",
         )  # fmt: skip
         given = [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in names]
         if self.rates:
@@ -71,21 +72,21 @@ class Budget:
     few_seeds: int = 3
 
 
+# Without dropout, which costs so small a model more than it gains: at T = 12 softmax attention comes to a perplexity of
+# 5.8 in 2000 such steps, to 6.7 with a dropout of 0.1 at half the rate.
 _TEXT = Training(
-    steps=3000, batch_size=64, learning_rate=5e-3, coupling_learning_rate=1e-2, warmup=100, eval_every=250
+    steps=2000, batch_size=64, learning_rate=1e-2, coupling_learning_rate=1e-2, warmup=100, eval_every=250
 )  # fmt: skip
-_TUNED = dataclasses.replace(
-    _TEXT, steps=4000, batch_size=128, rates=(2e-3, 5e-3, 1e-2), rate_steps=700, eval_every=400
-)  # fmt: skip
+_TUNED = dataclasses.replace(_TEXT, steps=2500, rates=(5e-3, 1e-2, 2e-2), rate_steps=500)
 _BRACKETS = Training(
-    steps=2000, batch_size=128, learning_rate=1e-2, coupling_learning_rate=1e-2, warmup=50, eval_every=200
+    steps=1500, batch_size=64, learning_rate=1e-2, coupling_learning_rate=1e-2, warmup=50, eval_every=200
 )  # fmt: skip
-_BRACKETS_TUNED = dataclasses.replace(_BRACKETS, steps=3000, rates=(3e-3, 1e-2, 2e-2), rate_steps=600)
-_SAMPLERS = dataclasses.replace(_TEXT, steps=1500, eval_every=250)
-_LONG = dataclasses.replace(_TEXT, steps=2000, batch_size=32, eval_every=500)
+_BRACKETS_TUNED = dataclasses.replace(_BRACKETS, steps=2000, rates=(3e-3, 1e-2, 2e-2), rate_steps=400)
+_SAMPLERS = dataclasses.replace(_TEXT, steps=1500)
+_LONG = dataclasses.replace(_TEXT, steps=1500, batch_size=32, eval_every=500)
 _PAPER_TEXT = Training(
     steps=40000, batch_size=64, learning_rate=1e-3, coupling_learning_rate=3e-5, schedule="constant", eval_every=500,
-    patience=20,
+    patience=20, dropout=0.1,
 )  # fmt: skip
 # The paper states neither the number of sequences nor that of steps; its longest curve has 200 evaluations.
 _PAPER_BRACKETS = Training(
@@ -202,8 +203,8 @@ _THREE_BODY = [_boltzmann(mode) for mode in ("K", "h+K", "J+K", "h+J+K")]
 _BIAS = "--score-bias=distance"
 _BIASED = [v.but(f"{v.name}, bias", _BIAS) for v in (_SOFTMAX, _H, _HJ)]
 _EXACT = ("--sampler=exact",)
-_TEXT_MODEL = ("--embed-dim=64", "--heads=1", "--layers=1", "--ffn=mlp", "--ffn-dim=128", "--dropout=0.1")
-_BRACKET_MODEL = ("--embed-dim=32", "--heads=1", "--layers=1", "--dropout=0.0")
+_TEXT_MODEL = ("--embed-dim=64", "--heads=1", "--layers=1", "--ffn=mlp", "--ffn-dim=128")
+_BRACKET_MODEL = ("--embed-dim=32", "--heads=1", "--layers=1")
 _FFN, _NO_FFN = ("--ffn=mlp", "--ffn-dim=64"), ("--ffn=none",)
 _BRACKET_DATA = ("--filler-share=0.25", "--validation-size=500", "--test-size=2000", "--data-seed=0")
 

@@ -30,8 +30,9 @@ def check_bits(x: Tensor, owner: str) -> None:
     """Refuse anything but 0 and 1."""
     if x.dtype == torch.bool or x.numel() == 0:
         return
-    wrong = (x != 0) & (x != 1)
-    if bool(wrong.any()):
+    bits = x.detach().bool().to(x.dtype)
+    if not torch.equal(bits, x):
+        wrong = x != bits
         raise InvalidLogicError(
             f"{owner} takes bits in hard mode, {float(x[wrong][0]):.6g} was given; threshold the input first, as "
             "BitEncoder in hard mode does, or use a soft mode"

@@ -7,6 +7,7 @@ from torch import Tensor
 from samplers.band import draws, scan
 from samplers.band.chain import Chain, band_of, chain_of, width_of
 from samplers.base import Capabilities, Sampler
+from samplers.compiled import has_kernels
 from samplers.options import option
 from samplers.problem import GroupedProblem, IsingProblem
 from samplers.samples import Samples
@@ -125,7 +126,7 @@ class BandSampler(Sampler):
 
 def _sums(inner: IsingProblem, width: int, *, log_z: bool) -> Tensor:
     """⟨s⟩ (G, Q, n), or log Z (G, Q): compiled, in the narrowest dtype that holds the messages, or in log space."""
-    if inner.device.type == "cpu":
+    if has_kernels(inner.device):
         from samplers.band import fused
 
         band = band_of(inner, width)

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from samplers.compiled import has_kernels
 from samplers.dqa import evolution
 from samplers.dqa.layers import Layers
 from samplers.errors import ProblemTooLargeError
@@ -72,7 +73,7 @@ class StateVectorEngine:
         across = max(1, min(groups, chunk // max(queries, 1)))
         within = min(queries, chunk)
         angles = torch.stack([layers.fields, layers.couplings, layers.mixer], 1).double()
-        kernels = self.compiled and fields.device.type == "cpu"
+        kernels = self.compiled and has_kernels(fields.device)
         anneal = _KernelAnneal if kernels else _TorchAnneal
         dtype = torch.float32 if self.precision == "single" else torch.float64
         rows = []

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from samplers.compiled import has_kernels
 from samplers.exact.halves import HalvesSum, balanced, clamped_energy, compensated_fields
 from samplers.exact.logspace import LogSpaceSum
 from samplers.problem import IsingProblem
@@ -80,7 +81,7 @@ def _prefix(couplings: Tensor | None, triples: Tensor | None, size: int) -> tupl
 
 
 def _is_compiled(inner: IsingProblem) -> bool:
-    return inner.device.type == "cpu" and inner.num_spins <= _GEMM_SPINS
+    return has_kernels(inner.device) and inner.num_spins <= _GEMM_SPINS
 
 
 def _compiled_sums(inner: IsingProblem, *, causal: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from samplers.compiled import has_kernels
 from samplers.errors import NotSupportedError
 from samplers.gibbs.chains import Chains, Plan
 
@@ -55,8 +56,7 @@ def advance(
     """
     if engine == "numba" and plan.triples is not None:
         raise NotSupportedError("engine='numba' takes no three-body terms; use engine='auto' or 'torch'")
-    on_cpu = plan.fields.device.type == "cpu" and plan.triples is None
-    if engine == "numba" or (engine == "auto" and on_cpu):
+    if engine == "numba" or (engine == "auto" and plan.triples is None and has_kernels(plan.fields.device)):
         return _advance_compiled(plan, chains, schedule, active)
     from samplers.gibbs.torch_engine import advance_torch
 

@@ -10,6 +10,7 @@ from models.logic_config import LogicConfig, LogicLMConfig, LoopedLogicLMConfig
 from models.logic_lm import LogicLM
 from models.looped_logic_lm import LoopedLogicLM
 from models.registry import MODELS, model_from_config
+from models.task_lm import TaskLM, TaskLMConfig
 
 # `models` is a common name: `ising_attn.require_own_package` looks for this mark.
 ISING_ATTN_PACKAGE = True
@@ -32,5 +33,7 @@ __all__ = [
     "LogicLMConfig",
     "LoopedLogicLM",
     "LoopedLogicLMConfig",
+    "TaskLM",
+    "TaskLMConfig",
     "model_from_config",
 ]

@@ -147,6 +147,11 @@ class DecoderConfig(Config):
     dropout: float = 0.0
     attention: AttentionConfig = AttentionConfig()
 
+    @property
+    def num_positions(self) -> int:
+        """Positions that attention sees at most: one for each token, unless a model says otherwise."""
+        return self.context
+
     def to_dict(self) -> dict[str, Any]:
         feed_forward = FeedForwardConfig.of(self.feed_forward).shortest()
         slots = {"attention": self.attention.stored(), "feed_forward": feed_forward}

@@ -42,7 +42,9 @@ class Decoder(nn.Module, abc.ABC):
         self.blocks = nn.ModuleList()
         slot = FeedForwardConfig.of(config.feed_forward)
         for _ in range(config.num_layers):
-            attention = config.attention.build(width, config.num_heads, context, sampler=shared, dropout=config.dropout)
+            attention = config.attention.build(
+                width, config.num_heads, config.num_positions, sampler=shared, dropout=config.dropout
+            )
             feed_forward = slot.build(width)
             self.blocks.append(DecoderBlock(attention, feed_forward, width, norm=config.norm, dropout=config.dropout))
         self.final_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
@@ -65,7 +67,7 @@ class Decoder(nn.Module, abc.ABC):
 
     def forward(
         self, tokens: Int[Tensor, "batch t"], allowed: Bool[Tensor, "..."] | None = None, *, need_weights: bool = False
-    ) -> Float[Tensor, "batch t classes"] | tuple[Float[Tensor, "batch t classes"], list[Tensor]]:
+    ) -> Float[Tensor, "batch positions classes"] | tuple[Float[Tensor, "batch positions classes"], list[Tensor]]:
         """Logits at every position, or those and each layer's attention weights (batch, H, T, T).
 
         Args:

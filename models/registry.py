@@ -9,12 +9,13 @@ from models.decoder import Decoder
 from models.hba import HBA
 from models.logic_lm import LogicLM
 from models.looped_logic_lm import LoopedLogicLM
+from models.task_lm import TaskLM
 from samplers.errors import InvalidOptionError, did_you_mean
 
 Model = Decoder | LogicLM | LoopedLogicLM
 
 MODELS: dict[str, type[Model]] = {
-    kind.Config.model: kind for kind in (BracketMatcher, CharLM, HBA, LogicLM, LoopedLogicLM)
+    kind.Config.model: kind for kind in (BracketMatcher, CharLM, HBA, LogicLM, LoopedLogicLM, TaskLM)
 }
 
 

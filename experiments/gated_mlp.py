@@ -29,11 +29,13 @@ from rich.console import Console  # noqa: E402
 
 from ising_attn.lab.checkpoints import load_checkpoint  # noqa: E402
 from ising_attn.lab.config import Flat, parse_settings, settings_to_dict  # noqa: E402
+from ising_attn.lab.errors import RunFolderError  # noqa: E402
 from ising_attn.lab.files import write_json  # noqa: E402
+from ising_attn.lab.gated_mlp_plots import save_figures  # noqa: E402
 from ising_attn.lab.gated_mlp_report import Outcome, Report  # noqa: E402
-from ising_attn.lab.gated_mlp_rows import FORMS, Study, Variant  # noqa: E402
+from ising_attn.lab.gated_mlp_rows import CHOSEN, FORMS, Study, Variant  # noqa: E402
 from ising_attn.lab.main import EXIT_FAILED, EXIT_INTERRUPTED, run_main  # noqa: E402
-from ising_attn.lab.runs import read_json  # noqa: E402
+from ising_attn.lab.runs import environment, read_json  # noqa: E402
 from ising_attn.lab.sweep import Job, State, Sweep, SweepResult, SweepSettings, interleaved, job_table  # noqa: E402
 from ising_attn.lab.tables import write_tables  # noqa: E402
 from ising_attn.lab.text import Corpus, TextData, find_corpus  # noqa: E402
@@ -139,9 +141,14 @@ class Runs:
         by_name = {variant.name: variant for variant in self.variants}
         return [(by_name[job.row], job) for job in self.jobs() if job.state(self.out) is State.DONE]
 
+    def commits(self) -> list[str]:
+        """Of the program, when the finished runs were made."""
+        made = [read_json(job.folder(self.out) / "environment.json").get("commit") for _, job in self.finished()]
+        return sorted({str(commit) for commit in made})
+
 
 def _undecided(job: Job) -> bool:
-    return job.arguments.count("--learning-rate=CHOSEN") > 0
+    return f"--learning-rate={CHOSEN}" in job.arguments
 
 
 def outcomes(runs: Runs) -> list[Outcome]:
@@ -187,12 +194,17 @@ def with_gaps(outcome: Outcome, folder: Path, task: TextTask) -> Outcome:
 def write_report(runs: Runs, console: Console) -> None:
     """Tables, plots and settings in the study's folder; the first tables on the terminal."""
     found = outcomes(runs)
+    if not found:
+        raise RunFolderError(f"{runs.out} holds no finished run of this study; leave --report-only out to make them")
     report = Report(runs.study, found)
     tables = report.tables()
     write_tables(runs.out, tables)
-    write_json(runs.out / "config.json", settings_to_dict(runs.settings))
-    notes = report.save_figures(runs.out / "plots")
-    for name in ("results", "gated_minus_symmetric", "symmetry"):
+    write_json(runs.out / "summary.json", {**report.summary(), "commits": runs.commits()})
+    if not runs.settings.report_only:
+        write_json(runs.out / "config.json", settings_to_dict(runs.settings))
+        write_json(runs.out / "environment.json", environment())
+    notes = save_figures(report, runs.out / "plots")
+    for name in ("results", "best", "gated_minus_symmetric", "symmetry"):
         console.print()
         console.print(tables[name].rich())
     wanted = len(runs.variants) * len(runs.settings.all_seeds())

@@ -1,14 +1,9 @@
-"""Tables and plots of the study of gated MLPs: perplexities, paired tests, symmetry gaps."""
+"""Tables of the study of gated MLPs: perplexities, paired tests, symmetry gaps."""
 
-import functools
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ising_attn.lab import plots
-from ising_attn.lab.figures import draw_all, write_csv
 from ising_attn.lab.gated_mlp_rows import Study, Variant
 from ising_attn.lab.paired import PairedDifference, holm
 from ising_attn.lab.tables import Table, mean_and_std, spread
@@ -41,6 +36,7 @@ class Outcome:
 
 
 Values = Mapping[int, float]
+_LEVEL = 0.05
 
 
 class Report:
@@ -61,37 +57,52 @@ class Report:
     def tables(self) -> dict[str, Table]:
         return {
             "results": self._results(),
-            "gated_minus_symmetric": self._gated_minus_symmetric(),
+            "best": self._best(),
+            "gated_minus_symmetric": self.gated_minus_symmetric(),
             "minus_mlp": self._minus_mlp(),
             "minus_rank_1": self._minus_rank_1(),
             "symmetry": self._symmetry(),
             "runs": self._runs(),
         }
 
+    def summary(self) -> dict[str, Any]:
+        """The answer in numbers: how many comparisons of gated with symmetric are decided, and their mean."""
+        rows = self.gated_minus_symmetric().rows
+        own, overall = [row for row in rows if row[0] != "all"], [row for row in rows if row[0] == "all"]
+        decided = [float(row[2] or 0) for row in own if isinstance(row[-1], float) and row[-1] < _LEVEL]
+        names = ("mean", "low", "high", "seeds", "p")
+        return {
+            "runs": len(self.outcomes),
+            "seeds": sorted({o.seed for o in self.outcomes}),
+            "comparisons": len(own),
+            "gated_better": sum(mean < 0 for mean in decided),
+            "gated_worse": sum(mean > 0 for mean in decided),
+            "gated_minus_symmetric": dict(zip(names, overall[0][2:7], strict=True)) if overall else None,
+        }
+
     def remarks(self) -> list[str]:
         """The answer in sentences."""
-        table = self._gated_minus_symmetric()
-        if not table.rows:
+        found = self.summary()
+        if not found["comparisons"]:
             return []
-        signs = dict.fromkeys((-1, 1), 0)
-        for row in table.rows[:-1]:
-            if isinstance(row[-1], float) and row[-1] < 0.05:
-                signs[1 if float(row[2] or 0) > 0 else -1] += 1
-        number = len(table.rows) - 1
-        mean, low, high = table.rows[-1][2:5]
         lines = [
-            f"gated against symmetric at equal rank and activation: {signs[-1]} of {number} comparisons have the gated "
-            f"form better at the 5 % level (Holm), {signs[1]} have it worse",
+            f"gated against symmetric at equal rank and activation: of {found['comparisons']} comparisons "
+            f"{found['gated_better']} have gated better at the {_LEVEL:.0%} level (Holm), {found['gated_worse']} worse"
         ]
-        if isinstance(low, float) and isinstance(high, float):
-            lines.append(f"mean over all of them: {mean:+.3f} in perplexity, 95 % interval {low:+.3f} to {high:+.3f}")
+        overall = found["gated_minus_symmetric"]
+        if overall is not None and overall["low"] is not None:
+            lines.append(
+                f"mean over all of them: {overall['mean']:+.3f} in perplexity, 95 % interval {overall['low']:+.3f} to "
+                f"{overall['high']:+.3f}"
+            )
         return lines
 
     # ---- tables -----------------------------------------------------------------------------------------------
 
     def _results(self) -> Table:
-        columns = ["layer", "rank", "σ", "units", "parameters", "rate", "seeds", "validation", "test perplexity"]
-        table = Table("Feed-forward layers at equal parameters", columns, {"parameters": ",", "rate": "g"})
+        columns = ["layer", "rank", "σ", "units", "params", "rate", "validation", "test"]
+        formats = {"params": ",", "rate": "g", "validation": ".3f"}
+        table = Table("Perplexity by feed-forward layer, at equal parameters", columns, formats)
         for variant in self.variants:
             own = self.of(variant)
             table.add(
@@ -101,19 +112,46 @@ class Report:
                 self.study.hidden_dim(variant),
                 self.study.layer_parameters(variant),
                 own[0].learning_rate,
-                len(own),
-                spread([o.validation for o in own], ".3f"),
+                mean_and_std([o.validation for o in own])[0],
                 spread([o.test for o in own], ".3f"),
             )
         totals = {o.parameters for o in self.outcomes}
         table.caption = (
-            f"Mean ± sample standard deviation over seeds. Whole models have {min(totals, default=0):,} to "
-            f"{max(totals, default=0):,} parameters. rate: chosen of {_listed(self.study.rates)} on validation text by "
-            f"short trainings with another seed. With the identity the symmetric and the gated form are the same."
+            f"Mean ± sample standard deviation over {self._spoken_seeds()}. params: of the layer; whole models have "
+            f"{min(totals, default=0):,} to {max(totals, default=0):,}. rate: chosen of "
+            f"{_listed(self.study.learning_rates)} on validation text by short trainings with another seed. bilinear: "
+            "with the identity the symmetric and the gated form are the same."
         )
         return table
 
-    def _gated_minus_symmetric(self) -> Table:
+    def _best(self) -> Table:
+        """One variant of each form, chosen by its mean validation perplexity."""
+        columns = ["layer", "rank", "σ", "test", "minus MLP", "from", "to", "p"]
+        formats = dict.fromkeys(columns[4:7], "+.3f") | {"p": ".2g"}
+        table = Table("The best of each form by validation text", columns, formats)
+        chosen: dict[str, Variant] = {}
+        for variant in self.variants:
+            if _form(variant) not in chosen or self._validation(variant) < self._validation(chosen[_form(variant)]):
+                chosen[_form(variant)] = variant
+        for form, variant in chosen.items():
+            own = [o.test for o in self.of(variant)]
+            cells: list[float | None] = [None] * 4
+            mlp = chosen.get("MLP", variant)
+            if mlp != variant and self.test(mlp).keys() & self.test(variant).keys():
+                one = PairedDifference.of(self.test(variant), self.test(mlp))
+                cells = [one.mean, one.low, one.high, one.p]
+            table.add(form, variant.rank or None, variant.activation, spread(own, ".3f"), *cells)
+        table.caption = (
+            "Test perplexity, and its difference to the best MLP, paired by seed, with a 95 % interval. Forms of "
+            "several ranks had more variants to choose from than the MLP."
+        )
+        return table
+
+    def _validation(self, variant: Variant) -> float:
+        return sum(o.validation for o in self.of(variant)) / len(self.of(variant))
+
+    def gated_minus_symmetric(self) -> Table:
+        """By rank and activation, and the mean over all of them in the last row."""
         pairs = [
             ((v.rank, v.activation), v, Variant("symmetric", v.rank, v.activation))
             for v in self.variants
@@ -158,8 +196,8 @@ class Report:
         return table
 
     def _symmetry(self) -> Table:
-        columns = ["layer", "rank", "σ", "exchange gap", *(f"scaling gap, a = {a:g}" for a in FACTORS), "perplexity"]
-        table = Table("Symmetry gaps of the trained layers on test text", [*columns, "q and k exchanged"])
+        columns = ["layer", "rank", "σ", "exchange", *(f"a = {a:g}" for a in FACTORS), "perplexity", "exchanged"]
+        table = Table("Symmetry gaps of the trained layers on test text", columns, dict.fromkeys(columns[3:], ".3f"))
         for variant in self.variants:
             own = [o for o in self.of(variant) if o.exchange is not None and o.scaling is not None]
             if own:
@@ -167,14 +205,16 @@ class Report:
                     _form(variant),
                     variant.rank,
                     variant.activation,
-                    spread([o.exchange for o in own], ".3f"),
-                    *(spread([o.scaling[a] for o in own if o.scaling], ".3f") for a in FACTORS),
-                    spread([o.plain for o in own], ".3f"),
-                    spread([o.exchanged for o in own], ".3f"),
+                    mean_and_std([o.exchange for o in own])[0],
+                    *(mean_and_std([scaling_gap(a, o) for o in own])[0] for a in FACTORS),
+                    mean_and_std([o.plain for o in own])[0],
+                    mean_and_std([o.exchanged for o in own])[0],
                 )
         table.caption = (
-            "Mean ± sample standard deviation over seeds. A gap is the root mean square of the change of the layer's "
-            "output over that of the output. The last two columns are of the first part of the test text."
+            f"Means over {self._spoken_seeds()}. A gap is the root mean square of the change of the layer's output "
+            "over that of the output: under the exchange of queries and keys, and under queries times a and keys over "
+            "a. The last two columns are of the first part of the test text, with the trained weights and with queries "
+            "and keys exchanged."
         )
         return table
 
@@ -202,165 +242,28 @@ class Report:
                 )
         return table
 
-    # ---- plots ------------------------------------------------------------------------------------------------
-
-    def save_figures(self, folder: Path) -> list[str]:
-        """perplexity.png, differences.png and symmetry.png, with a CSV of each; remarks."""
-        if not self.outcomes:
-            return []
-        return draw_all(
-            [
-                lambda: self._save_perplexity(folder),
-                lambda: self._save_differences(folder),
-                lambda: self._save_symmetry(folder),
-            ]
-        )
-
-    def _save_perplexity(self, folder: Path) -> None:
-        rows = [
-            (split, v.form, v.rank, v.activation, *mean_and_std([getattr(o, split) for o in self.of(v)]))
-            for split in ("validation", "test")
-            for v in self.variants
-        ]
-        write_csv(folder / "perplexity.csv", ["split", "layer", "rank", "activation", "mean", "std"], rows)
-        figure = plots.new_figure(2.9 * len(self._activations()) + 0.6, 5.6)
-        axes = figure.subplots(2, len(self._activations()), squeeze=False, sharey="row", sharex=True)
-        for line, split in zip(axes, ("validation", "test"), strict=True):
-            for axis, activation in zip(line, self._activations(), strict=True):
-                self._draw_perplexity(axis, activation, operator.attrgetter(split))
-                axis.set_title(f"σ = {activation}" if split == "validation" else "", fontsize=9)
-            line[0].set_ylabel(f"{split} perplexity")
-        for axis in axes[-1]:
-            axis.set_xlabel("rank r")
-        figure.suptitle(f"Feed-forward layers of {self.study.parameters:,} parameters\n{self._title()}", fontsize=10)
-        plots.save_figure(figure, folder / "perplexity.png")
-
-    def _draw_perplexity(self, axis: Any, activation: str, value: Callable[[Outcome], float]) -> None:
-        mlp = Variant("mlp", 0, activation)
-        if mlp in self.variants:
-            mean, std = _mean_and_bar([value(o) for o in self.of(mlp)])
-            axis.axhline(mean, color=_COLOURS["mlp"], linewidth=1.2, linestyle="--", label="MLP")
-            axis.axhspan(mean - std, mean + std, color=_COLOURS["mlp"], alpha=0.15, linewidth=0)
-        for form, offset in (("symmetric", 0.97), ("gated", 1.03)):
-            own = [v for v in self.variants if v.form == form and v.activation == activation]
-            if not own:
-                continue
-            means, stds = zip(*(_mean_and_bar([value(o) for o in self.of(v)]) for v in own), strict=True)
-            both = activation == "identity"
-            axis.errorbar(
-                [v.rank * (1 if both else offset) for v in own],
-                means,
-                stds,
-                color="black" if both else _COLOURS[form],
-                marker="o" if form == "symmetric" else "s",
-                markersize=4,
-                linewidth=1.2,
-                capsize=2.5,
-                label="symmetric = gated" if both else form,
-            )
-        self._rank_axis(axis)
-        axis.grid(alpha=0.25)
-        axis.legend(frameon=False, fontsize=8)
-
-    def _save_differences(self, folder: Path) -> None:
-        table = self._gated_minus_symmetric()
-        rows = [row for row in table.rows if row[0] != "all"]
-        if not rows:
-            return
-        write_csv(folder / "differences.csv", table.columns, rows)
-        figure = plots.new_figure(6.0, 3.8)
-        axis = figure.subplots()
-        names = [a for a in self._activations() if any(row[1] == a for row in rows)]
-        for number, activation in enumerate(names):
-            own = [row for row in rows if row[1] == activation]
-            means = [float(row[2]) for row in own]  # type: ignore[arg-type]
-            halves = [0.0 if row[4] is None else float(row[4]) - float(row[2]) for row in own]  # type: ignore[arg-type]
-            shift = 1 + 0.05 * (number - (len(names) - 1) / 2)
-            places = [float(row[0]) * shift for row in own]  # type: ignore[arg-type]
-            axis.errorbar(places, means, halves, marker="o", markersize=4, linewidth=1.2, capsize=2.5, label=activation)
-        axis.axhline(0, color="black", linewidth=0.8)
-        self._rank_axis(axis)
-        axis.set_xlabel("rank r")
-        axis.set_ylabel("gated − symmetric, test perplexity")
-        axis.grid(alpha=0.25)
-        axis.legend(frameon=False, title="σ", fontsize=8)
-        figure.suptitle(f"Breaking the symmetry: below 0 it helps (bars: 95 % intervals)\n{self._title()}", fontsize=10)
-        plots.save_figure(figure, folder / "differences.png")
-
-    def _save_symmetry(self, folder: Path) -> None:
-        measured = [v for v in self.variants if any(o.exchange is not None for o in self.of(v))]
-        if not measured:
-            return
-        gaps: list[tuple[str, Callable[[Outcome], float | None]]] = [("exchange of q and k", lambda o: o.exchange)]
-        gaps += [(f"scaling by {a:g}", functools.partial(_scaling_gap, a)) for a in FACTORS]
-        rows = [
-            (name, v.form, v.rank, v.activation, *mean_and_std([gap(o) for o in self.of(v)]))
-            for name, gap in gaps
-            for v in measured
-        ]
-        write_csv(folder / "symmetry.csv", ["gap", "layer", "rank", "activation", "mean", "std"], rows)
-        figure = plots.new_figure(3.3 * len(gaps) + 0.4, 3.6)
-        axes = figure.subplots(1, len(gaps), squeeze=False, sharey=True)[0]
-        for axis, (name, _) in zip(axes, gaps, strict=True):
-            own = [row for row in rows if row[0] == name]
-            for form, style in (("symmetric", "--"), ("gated", "-")):
-                for number, activation in enumerate(self._activations()):
-                    line = [row for row in own if row[1] == form and row[3] == activation]
-                    if line:
-                        axis.errorbar(
-                            [row[2] for row in line],
-                            [row[4] for row in line],
-                            [row[5] or 0 for row in line],
-                            color=f"C{number}",
-                            linestyle=style,
-                            marker="o" if form == "symmetric" else "s",
-                            markersize=4,
-                            linewidth=1.2,
-                            capsize=2.5,
-                            label=f"{form}, {activation}",
-                        )
-            self._rank_axis(axis)
-            axis.set_title(name, fontsize=9)
-            axis.set_xlabel("rank r")
-            axis.grid(alpha=0.25)
-        axes[0].set_ylabel("gap (0: symmetric)")
-        axes[-1].legend(frameon=False, fontsize=7)
-        figure.suptitle(f"Symmetry gaps of the trained layers on test text\n{self._title()}", fontsize=10)
-        plots.save_figure(figure, folder / "symmetry.png")
-
-    def _activations(self) -> list[str]:
-        return list(dict.fromkeys(v.activation for v in self.variants))
-
-    def _rank_axis(self, axis: Any) -> None:
-        ranks = sorted({v.rank for v in self.variants if v.rank})
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(ranks, [str(rank) for rank in ranks])
-        axis.minorticks_off()
-
-    def _title(self) -> str:
-        study, seeds = self.study, {o.seed for o in self.outcomes}
+    def title(self) -> str:
+        """What was trained, in one line."""
+        study = self.study
         return (
             f"Tiny Shakespeare, softmax attention, context {study.context}, width {study.embed_dim}, "
-            f"{study.steps} steps, {len(seeds)} seed{'' if len(seeds) == 1 else 's'}"
+            f"{study.steps} steps, {self._spoken_seeds()}"
         )
 
-
-_COLOURS = {"mlp": "#8a8a8a", "symmetric": "#1f5fa8", "gated": "#d9622b"}
-
-
-def _mean_and_bar(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation, 0 for a single value."""
-    mean, std = mean_and_std(values)
-    return float(mean or 0), std or 0.0
+    def _spoken_seeds(self) -> str:
+        counts = {len(self.of(variant)) for variant in self.variants} or {0}
+        one = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+        return f"{one} seed{'' if one == '1' else 's'}"
 
 
-def _scaling_gap(factor: float, outcome: Outcome) -> float | None:
+def scaling_gap(factor: float, outcome: Outcome) -> float | None:
+    """None for an MLP."""
     return None if outcome.scaling is None else outcome.scaling[factor]
 
 
 def _form(variant: Variant) -> str:
     if variant.activation == "identity" and variant.rank:
-        return "symmetric = gated"
+        return "bilinear"
     return "MLP" if variant.form == "mlp" else variant.form
 
 

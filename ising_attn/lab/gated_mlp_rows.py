@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,7 +62,7 @@ class Study:
     """Training steps."""
     batch_size: int = 64
     """Windows of a step."""
-    rates: tuple[float, ...] = (0.01, 0.02, 0.04)
+    learning_rates: tuple[float, ...] = (0.01, 0.02, 0.04)
     """Learning rates; each variant takes the best of them on validation data."""
     rate_steps: int = 300
     """Steps with each of them."""
@@ -69,9 +70,9 @@ class Study:
     """Characters that choose the rate and the weights."""
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "activations", "rates"):
+        for name in ("ranks", "activations", "learning_rates"):
             if not getattr(self, name):
-                raise InvalidOptionError(f"--{name} is empty; give at least one")
+                raise InvalidOptionError(f"--{name.replace('_', '-')} is empty; give at least one")
         for rank in self.ranks:
             if not 1 <= rank <= self.embed_dim:
                 raise InvalidOptionError(
@@ -82,6 +83,12 @@ class Study:
                 raise InvalidOptionError(
                     f"--activations has {name!r}{did_you_mean(name, ACTIVATIONS)}; known: {', '.join(ACTIVATIONS)}"
                 )
+        for rate in self.learning_rates:
+            if not (rate > 0 and math.isfinite(rate)):
+                raise InvalidOptionError(f"--learning-rates has {rate}; each must be finite and above 0")
+        for name in ("embed_dim", "context", "layers", "steps", "batch_size", "rate_steps"):
+            if getattr(self, name) < 1:
+                raise InvalidOptionError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least 1")
 
     def shortened(self) -> "Study":
         """What --quick makes of it."""
@@ -89,7 +96,7 @@ class Study:
             self,
             ranks=self.ranks[:2],
             activations=("gelu",) if "gelu" in self.activations else self.activations[:1],
-            rates=self.rates[:2],
+            learning_rates=self.learning_rates[:2],
             steps=min(self.steps, 20),
             rate_steps=min(self.rate_steps, 10),
             validation_characters=min(self.validation_characters, 2001),
@@ -116,7 +123,7 @@ class Study:
         """The short trainings that choose the learning rate, with a seed that is not reported."""
         flags = (
             *self._flags(variant),
-            f"--learning-rates={','.join(map(str, self.rates))}",
+            f"--learning-rates={','.join(map(str, self.learning_rates))}",
             f"--rate-steps={self.rate_steps}",
             "--steps=1",
             f"--eval-every={self.rate_steps}",
@@ -127,7 +134,7 @@ class Study:
             seed=_TUNING_SEED,
             experiment=_EXPERIMENT,
             arguments=flags,
-            seconds=self._seconds(self.rate_steps * len(self.rates)),
+            seconds=self._seconds(self.rate_steps * len(self.learning_rates)),
         )
 
     def job(self, variant: Variant, seed: int, rate: float | None) -> Job:

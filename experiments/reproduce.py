@@ -12,6 +12,7 @@ there is skipped and what was interrupted goes on, so that the same command may 
 
 import dataclasses
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,8 +28,11 @@ from rich.console import Console  # noqa: E402
 
 from ising_attn.lab.config import parse_settings  # noqa: E402
 from ising_attn.lab.main import EXIT_FAILED, EXIT_INTERRUPTED, run_main  # noqa: E402
+from ising_attn.lab.reproduction_figures import save_all  # noqa: E402
+from ising_attn.lab.reproduction_report import measured, part_tables  # noqa: E402
 from ising_attn.lab.reproduction_rows import PARTS, TEXT, Row, rows  # noqa: E402
 from ising_attn.lab.sweep import Job, Sweep, SweepSettings, interleaved, job_table  # noqa: E402
+from ising_attn.lab.tables import write_tables  # noqa: E402
 from ising_attn.lab.text import find_corpus  # noqa: E402
 from samplers import InvalidOptionError  # noqa: E402
 
@@ -57,6 +61,12 @@ class ReproductionSettings(SweepSettings):
         if not found:
             raise InvalidOptionError(f"no row fits --rows={','.join(self.rows)}; --list shows their names")
         return found
+
+    def deciding_flags(self) -> list[str]:
+        """The flags that decide which runs there are."""
+        flags = [] if self.chosen_budget == "medium" else [f"--budget={self.chosen_budget}"]
+        lists = (("parts", self.parts), ("rows", self.rows), ("seeds", self.seeds))
+        return [*flags, *(f"--{name}={','.join(map(str, given))}" for name, given in lists if given)]
 
     def jobs(self, chosen: Sequence[Row]) -> list[Job]:
         """Part by part; within a part the first seed of every row comes first, then the second."""
@@ -91,6 +101,21 @@ def main() -> int:
         for line in result.remarks(out):
             console.print(line, soft_wrap=True)
         code = EXIT_INTERRUPTED if result.interrupted else EXIT_FAILED if result.failed else 0
+    results = measured(out, chosen)
+    if not results:
+        console.print("no run is finished yet, so that there is nothing to report")
+        return code
+    tables = part_tables(results)
+    write_tables(out, tables)
+    command = shlex.join(["python", "experiments/reproduce.py", *settings.deciding_flags()])
+    notes = save_all(out / "plots", results, command)
+    for name, table in tables.items():
+        if name != "runs":
+            console.print()
+            console.print(table.rich())
+    for note in notes:
+        console.print(f"note: {note}")
+    console.print("\nTables (Markdown, CSV) and plots:")
     console.print(str(out.resolve()), soft_wrap=True)
     return code
 

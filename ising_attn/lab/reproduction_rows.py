@@ -342,7 +342,7 @@ _TRAINED_THROUGH = (
     ("dqa, fast anneal of 200", ("--sampler=dqa", "--sampler.schedule=fast-anneal", "--sampler.num-layers=200")),
     ("mean-field", ("--sampler=mean-field",)),
     ("tap", ("--sampler=tap",)),
-    ("bethe", ("--sampler=bethe", "--sampler.tolerance=1e-6")),
+    ("bethe", ("--sampler=bethe", "--sampler.tolerance=1e-6", "--sampler.max-iterations=200")),
     ("gibbs", ("--sampler=gibbs", "--sampler.num-chains=32", "--sampler.num-sweeps=32", "--sampler.burn-in=16")),
     ("annealing", ("--sampler=annealing", "--sampler.num-reads=64", "--sampler.num-sweeps=16")),
 )

@@ -1,0 +1,112 @@
+"""What the finished runs of a sweep came to, read back from their folders at any time."""
+
+import dataclasses
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ising_attn.lab.runs import read_json
+from ising_attn.lab.sweep import Job, State
+from ising_attn.lab.tables import Table
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishedRun:
+    """One finished run.
+
+    Args:
+        row, seed: of its job.
+        folder: the run folder.
+        summary: content of summary.json.
+        environment: content of environment.json.
+    """
+
+    row: str
+    seed: int
+    folder: Path
+    summary: dict[str, Any]
+    environment: dict[str, Any]
+
+    def value(self, key: str) -> float | None:
+        """A number of the summary; None where it is absent."""
+        found = self.summary.get(key)
+        return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+    @property
+    def commit(self) -> str:
+        """The commit of the code that ran, short, "-dirty" where files differed; "" where it is not known."""
+        whole, dash, dirty = (self.environment.get("commit") or "").partition("-")
+        return whole[:10] + dash + dirty
+
+    @property
+    def command(self) -> str:
+        """What would run it again, without the folder."""
+        words = shlex.split(self.environment.get("command") or "")
+        return shlex.join(w for w in words if w != "--resume" and not w.startswith(("--out=", "--device=")))
+
+
+Runs = dict[int, FinishedRun]
+"""The finished runs of one row by seed."""
+
+
+def finished_runs(out: Path, arguments: Mapping[str, Sequence[str]]) -> dict[str, Runs]:
+    """The finished runs of each row, seeds in order; rows without one are left out, and so are runs with other flags.
+
+    Args:
+        out: the folder of the sweep.
+        arguments: the flags of each row by its name.
+    """
+    found: dict[str, Runs] = {}
+    for row, flags in arguments.items():
+        runs: Runs = {}
+        for folder in sorted((out / "runs" / row).glob("seed-*"), key=_seed):
+            if not folder.is_dir():
+                continue
+            job = Job(row=row, seed=_seed(folder), experiment="", arguments=tuple(flags))
+            if job.state(out) is State.DONE:
+                summary, environment = (read_json(folder / f"{name}.json") for name in ("summary", "environment"))
+                runs[job.seed] = FinishedRun(row, job.seed, folder, summary, environment)
+        if runs:
+            found[row] = runs
+    return found
+
+
+def _seed(folder: Path) -> int:
+    number = folder.name.partition("-")[2]
+    return int(number) if number.isdigit() else -1
+
+
+def values(runs: Runs, key: str) -> dict[int, float]:
+    """A number of every run by seed, where it has it."""
+    found = {seed: run.value(key) for seed, run in runs.items()}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def spoken_seeds(seeds: Iterable[int]) -> str:
+    """ "0-4, 7": runs of consecutive numbers shortened."""
+    parts: list[list[int]] = []
+    for seed in sorted(set(seeds)):
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1].append(seed)
+        else:
+            parts.append([seed])
+    return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
+
+
+def provenance(runs: Iterable[FinishedRun]) -> str:
+    """Seeds and commits of runs, for captions."""
+    shown = list(runs)
+    commits = sorted({run.commit or "unknown" for run in shown})
+    seeds = spoken_seeds(run.seed for run in shown)
+    return f"Seeds {seeds}; commit{'s' if len(commits) > 1 else ''} {', '.join(commits)}."
+
+
+def runs_table(results: Mapping[str, Runs], keys: Sequence[str]) -> Table:
+    """Every run with those numbers of its summary, its time, commit and command."""
+    table = Table("Runs", ["row", "seed", *keys, "steps", "best step", "train seconds", "commit", "command"])
+    for runs in results.values():
+        for run in runs.values():
+            numbers = [run.value(key) for key in (*keys, "steps", "best_step", "train_seconds")]
+            table.add(run.row, run.seed, *numbers, run.commit, run.command)
+    return table

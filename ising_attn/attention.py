@@ -20,7 +20,7 @@ class Attention(nn.Module, abc.ABC):
         embed_dim: width D of the input and the output; a multiple of num_heads.
         num_heads: H.
         context: the longest sequence; a limit only where a parameter is tied to a position.
-        bias: learnable bias of the scores: "none", "scalar", "distance" or "position" (see `ScoreBias`).
+        bias: learnable bias of the scores: "none", "scalar", "distance", "position" or "offset" (see `ScoreBias`).
         bias_init: its initial value.
         dropout: probability with which a weight is dropped in training, as in torch's own attention.
         projection_bias: whether the linear maps have a bias.

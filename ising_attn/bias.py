@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from samplers.errors import InvalidOptionError, did_you_mean
 
-BIASES = ("none", "scalar", "distance", "position")
+BIASES = ("none", "scalar", "distance", "position", "offset")
 
 
 class ScoreBias(nn.Module):
@@ -15,8 +15,12 @@ class ScoreBias(nn.Module):
     A scalar lets sigmoid attention choose how many keys a query takes (b → −∞ gives softmax attention at twice
     the scores, since α → exp(2h) there); by position it is the only field left in a model without queries.
 
+    "offset" is a bias by distance that starts with a head for each of the nearest characters: 1 above its initial value
+    at distance k + 1 for head k (counted round the context), and 1 below it elsewhere. Hard attention learns from the
+    keys that it uses, and from zero it starts with keys that the noise of the first weights chose.
+
     Args:
-        kind: "scalar", "distance" or "position".
+        kind: "scalar", "distance", "position" or "offset".
         num_heads: every head has its own.
         context: number of distances or positions. Longer distances take the value of the longest.
         initial: value at the start.
@@ -27,7 +31,12 @@ class ScoreBias(nn.Module):
         self.kind = kind
         self.max_length = context if kind == "position" else None
         size = 1 if kind == "scalar" else context
-        self.values = nn.Parameter(torch.full((num_heads, size), float(initial)))
+        values = torch.full((num_heads, size), float(initial))
+        if kind == "offset":
+            head = torch.arange(num_heads)
+            values = values - 1
+            values[head, (head + 1) % context] += 2
+        self.values = nn.Parameter(values)
 
     def forward(self, length: int) -> Float[Tensor, "heads queries keys"]:
         """(heads, 1, 1), (heads, T, T) or (heads, 1, T)."""

@@ -26,8 +26,8 @@ class ModelSettings:
     """Spread of the initial J and K; by default 0 with fields and 0.1 without."""
     learn_beta: bool = False
     """Learn the inverse temperature of each head."""
-    score_bias: Literal["none", "scalar", "distance", "position"] = "none"
-    """Learnable bias of the fields."""
+    score_bias: Literal["none", "scalar", "distance", "position", "offset"] = "none"
+    """Learnable bias of the fields; offset is by distance, and starts with one head for each of the nearest keys."""
     embed_dim: int = 64
     """Width of the model."""
     heads: int = 1

@@ -24,6 +24,7 @@ CORPUS_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/ti
 CORPUS_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 _CACHED_NAME = "tinyshakespeare.txt"
 _PAPER_CHARACTERS = 100_000
+_REPOSITORY_CHARACTERS = 80_000
 _LONGEST_REASON = 120
 
 
@@ -159,16 +160,27 @@ class TextData:
 
         Kim and Park, arXiv 2606.12478, section 4.1.
         """
-        used = text[:_PAPER_CHARACTERS]
-        vocabulary = Vocabulary.of(used)
-        train, held_out = _parts(vocabulary.encode(used), 0.9)
-        return cls(vocabulary, train, held_out, held_out)
+        return cls._of_beginning(text[:_PAPER_CHARACTERS])
+
+    @classmethod
+    def repository(cls, text: str) -> "TextData":
+        """The first 80,000 characters; nine tenths are trained on, the last tenth selects and is reported.
+
+        karumaru-kakikukekodoumei/boolean-attention, src/*_charlm.py.
+        """
+        return cls._of_beginning(text[:_REPOSITORY_CHARACTERS])
 
     @classmethod
     def tuned(cls, text: str) -> "TextData":
         """The whole text: nine tenths are trained on, a twentieth selects, the last twentieth is reported."""
         vocabulary = Vocabulary.of(text)
         return cls(vocabulary, *_parts(vocabulary.encode(text), 0.9, 0.95))
+
+    @classmethod
+    def _of_beginning(cls, used: str) -> "TextData":
+        vocabulary = Vocabulary.of(used)
+        train, held_out = _parts(vocabulary.encode(used), 0.9)
+        return cls(vocabulary, train, held_out, held_out)
 
     @property
     def selects_on_test(self) -> bool:

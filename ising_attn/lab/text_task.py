@@ -16,10 +16,10 @@ from samplers.streams import derive_key
 
 @dataclass(frozen=True)
 class TextBatch:
-    """Windows of text and, at each position, the character that follows; each (batch, context) int64."""
+    """Windows of text (batch, context) and the characters to predict, those that follow the last positions; int64."""
 
     tokens: Int[Tensor, "batch context"]
-    targets: Int[Tensor, "batch context"]
+    targets: Int[Tensor, "batch targets"]
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,18 @@ class TextTask:
         return TextBatch(windows[:, :-1], windows[:, 1:])
 
     def loss(self, model: nn.Module, batch: TextBatch) -> tuple[Tensor, dict[str, float]]:
-        """Mean cross-entropy over all positions of the batch."""
-        return cross_entropy(model(batch.tokens).flatten(0, 1), batch.targets.flatten()), {}
+        """Mean cross-entropy over all targets of the batch."""
+        return cross_entropy(self.logits(model, batch.tokens).flatten(0, 1), batch.targets.flatten()), {}
+
+    def logits(self, model: nn.Module, tokens: Int[Tensor, "batch context"]) -> Float[Tensor, "batch targets classes"]:
+        """Logits of what is to be predicted: here at every position."""
+        return model(tokens)
+
+    def logits_and_maps(
+        self, model: nn.Module, tokens: Int[Tensor, "batch context"]
+    ) -> tuple[Float[Tensor, "batch targets classes"], list[Tensor]]:
+        """Those, and the attention weights of each layer."""
+        return model(tokens, need_weights=True)
 
     def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
         scores = self.scores(model, self.split(split))
@@ -140,7 +150,8 @@ class TextTask:
         """The model's results on all characters but the first, in order; see `windows`."""
         nats, positions = [], []
         for batch in self.windows(characters, context):
-            logits = model(batch.tokens.to(self.device)).double().flatten(0, 1)
+            logits = self.logits(model, batch.tokens.to(self.device)).double().flatten(0, 1)
             nats.append(cross_entropy(logits, batch.targets.to(self.device).flatten(), reduction="none").cpu())
-            positions.append(torch.arange(batch.tokens.shape[1]).expand_as(batch.tokens).flatten())
+            seen = torch.arange(batch.tokens.shape[1])[-batch.targets.shape[1] :]
+            positions.append(seen.expand_as(batch.targets).flatten())
         return TextScores(torch.cat(nats).numpy(), torch.cat(positions).numpy())

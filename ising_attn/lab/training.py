@@ -307,7 +307,14 @@ class Trainer:
 def evaluate(
     model: nn.Module, task: Task, split: str, *, samplers: Iterable[Sampler] = (), seed: int = 0
 ) -> dict[str, float]:
-    """The task's numbers over a split: in evaluation mode, without gradients, all randomness seeded and put back."""
+    """The task's numbers over a split; see `evaluating`."""
+    with evaluating(model, samplers=samplers, seed=seed):
+        return task.evaluate(model, split)
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module, *, samplers: Iterable[Sampler] = (), seed: int = 0) -> Iterator[None]:
+    """The model in evaluation mode, without gradients; all randomness seeded and put back."""
     training = model.training
     model.eval()
     with contextlib.ExitStack() as stack:
@@ -316,7 +323,7 @@ def evaluate(
         stack.enter_context(_seeded(derive_key(seed, -1)))
         for sampler in samplers:
             stack.enter_context(sampler.seeded(derive_key(seed, -1)))
-        return task.evaluate(model, split)
+        yield
 
 
 @contextlib.contextmanager

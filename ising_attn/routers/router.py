@@ -32,9 +32,11 @@ class Routing:
 
     def entropy(self) -> Float[Tensor, ""]:
         """Mean nats of one choice, over the allowed keys: log 2 where nothing is decided, 0 for a hard router."""
-        own = self.chosen.clamp(0, 1)
-        allowed = self.allowed.expand(own.shape)
-        return -(torch.special.xlogy(own, own) + torch.special.xlogy(1 - own, 1 - own))[allowed].mean()
+        own = self.chosen[self.allowed.expand(self.chosen.shape)]
+        # Where a choice is all but made, x log x has the gradient of a logarithm of 0.
+        inside = own.clamp(1e-6, 1 - 1e-6)
+        each = -(inside * inside.log() + (1 - inside) * (1 - inside).log())
+        return torch.where(inside == own, each, 0.0).mean()
 
     def share_up(self) -> float:
         """Mean probability that an allowed key is used."""

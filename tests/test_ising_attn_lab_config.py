@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -54,6 +54,8 @@ class Settings(SamplerSettings):
     """The sampler."""
     ffn: bool = True
     """Feed-forward slot."""
+    norm: Literal["pre", "post", "none"] = "pre"
+    """A choice that has none among its words."""
     seeds: tuple[int, ...] = (0,)
     """Seeds."""
     internal: Hidden[int] = 3
@@ -109,6 +111,22 @@ def test_booleans_may_be_spelled_out():
     assert [parse(f"--ffn={word}").ffn for word in ("true", "False")] == [True, False]
     assert parse("--sampler.monotone=false").sampler_options == {"monotone": False}
     assert parse("--sampler.calibrate=false").sampler_options == {"calibrate": False}
+
+
+def test_a_choice_can_be_left_out_like_a_switch(toml):
+    assert parse("--no-norm").norm == parse("--norm=none").norm == parse("--norm", "none").norm == "none"
+    assert parse("--no-norm", "--norm=post").norm == "post"
+    with pytest.raises(InvalidOptionError, match="there is no flag --no-seeds"):
+        parse("--no-seeds")
+
+
+def test_files_may_hold_a_switch_that_has_become_a_choice(toml):
+    assert parse(toml("norm = true\n")).norm == "pre"
+    assert parse(toml("norm = false\n")).norm == "none"
+    assert parse(toml("norm = 'post'\n")).norm == "post"
+    assert parse(toml("norm = false\n"), "--norm=post").norm == "post"
+    with pytest.raises(InvalidOptionError, match="has norm = 1; it must be one of 'pre', 'post', 'none'"):
+        parse(toml("norm = 1\n"))
 
 
 def test_options_of_any_type_take_text():

@@ -6,6 +6,7 @@ ramps of equal depth and the schedules that are shipped.
 
     python experiments/anneal_schedule.py --family=medium --spins=8 --layers=2,4,8 --test-spins=4,8,12,16
     python experiments/anneal_schedule.py --fields=1.5 --couplings=0.4 --spins=4,8,12 --layers=8 --name=mine
+    python experiments/anneal_schedule.py --follow-scale --queries=8 --start=learned-medium --spins=4,8,12,16 --layers=8
     python experiments/anneal_schedule.py --evaluate --family=strong
     python experiments/brackets.py --sampler=dqa --sampler.schedule=RUN/schedules/mine-8.json
 """
@@ -40,9 +41,9 @@ from ising_attn.lab.schedule_report import (  # noqa: E402
 )
 from ising_attn.lab.tables import write_tables  # noqa: E402
 from samplers import InvalidOptionError, MissingDependencyError  # noqa: E402
-from samplers.dqa import AngleSchedule, DQASampler, Layers, load_schedule, save_schedule  # noqa: E402
+from samplers.dqa import AngleSchedule, DQASampler, load_schedule, save_schedule  # noqa: E402
 from samplers.dqa.learning import MEDIUM, STRONG, WEAK, Family, FitStep, fit_schedule, stretched  # noqa: E402
-from samplers.dqa.schedules import learned_depths  # noqa: E402
+from samplers.dqa.schedules import as_schedule, learned_depths  # noqa: E402
 from samplers.dqa.statevector import MAX_SPINS  # noqa: E402
 
 FAMILIES = {"weak": WEAK, "medium": MEDIUM, "strong": STRONG}
@@ -61,15 +62,19 @@ class ScheduleSettings(RunSettings):
     couplings: float | None = None
     """Standard deviation of the couplings J, instead of the family's."""
     spins: tuple[int, ...] = (8,)
-    """Sizes of the problems to fit to; several take turns, step by step."""
+    """Sizes of the problems to fit to; several take turns, step by step. A size may be given more than once."""
     layers: tuple[int, ...] = (2, 4, 8)
     """Numbers of layers; one schedule is fitted for each."""
     steps: int = 600
     """Steps of Adam for each fit."""
     batch: int = 64
-    """Problems in a step at 8 spins; fewer at larger sizes, more at smaller ones."""
+    """Coupling matrices in a step at 8 spins; fewer at larger sizes, more at smaller ones."""
+    queries: int = 1
+    """Problems with different fields for each of them; on a CPU up to 8 take about as long as one."""
     learning_rate: float = 0.03
     """Adam's first step size; it falls to zero along a cosine."""
+    follow_scale: bool = False
+    """Also fit how the angles follow the size of a problem and the strength of its couplings and fields."""
     start: str = "ramp"
     """Where fits start: ramp or constant (calibrated), or a learned schedule (name or file), stretched to the depth."""
     name: str = "fitted"
@@ -90,7 +95,7 @@ class ScheduleSettings(RunSettings):
             if not getattr(self, name):
                 raise InvalidOptionError(f"--{_flag(name)} is empty; give at least one number")
             self._require(name, min(getattr(self, name)), 1)
-        for name in ("steps", "batch", "test_problems"):
+        for name in ("steps", "batch", "queries", "test_problems"):
             self._require(name, getattr(self, name), 1)
         for name in ("spins", "test_spins"):
             if (most := max(getattr(self, name))) > MAX_SPINS:
@@ -116,7 +121,7 @@ class ScheduleSettings(RunSettings):
         own = FAMILIES[self.family]
         fields = own.fields if self.fields is None else self.fields
         couplings = own.couplings if self.couplings is None else self.couplings
-        return Family(fields, couplings, num_spins=tuple(dict.fromkeys(self.spins)))
+        return Family(fields, couplings, num_spins=self.spins)
 
     def depths(self) -> list[int]:
         return sorted(set(self.layers))
@@ -135,7 +140,7 @@ def main() -> None:
     with RunFolder.create(settings.out, config=config, name="anneal-schedule", resume=settings.resume) as run:
         run.write_config()
         fitted = {depth: _fitted(settings, family, start, run, device) for depth, start in starts.items()}
-        own = [Candidate(settings.name, schedule.angles) for schedule in fitted.values()]
+        own = [Candidate(settings.name, schedule) for schedule in fitted.values()]
         errors = _test(settings, family, [*own, *others], device)
         title = f"Mean |⟨s⟩ − exact|, {what}"
         tables = {"errors": error_table(errors, title, _caption(settings)), "numbers": long_table(errors)}
@@ -159,12 +164,13 @@ def main() -> None:
 
 
 def _fitted(
-    settings: ScheduleSettings, family: Family, layers: Layers, run: RunFolder, device: torch.device
+    settings: ScheduleSettings, family: Family, start: AngleSchedule, run: RunFolder, device: torch.device
 ) -> AngleSchedule:
-    """The schedule fitted from `layers`; a resumed run keeps those that it has, if they were fitted in the same way."""
-    file = _file(settings, run, layers.depth)
-    how: dict[str, Any] = {"steps": settings.steps, "batch": settings.batch, "learning_rate": settings.learning_rate}
-    how |= {"seed": settings.seed, "start": settings.start}
+    """The schedule fitted from `start`; a resumed run keeps those that it has, if they were fitted in the same way."""
+    depth = start.angles.depth
+    file = _file(settings, run, depth)
+    names = ("steps", "batch", "queries", "learning_rate", "follow_scale", "seed", "start")
+    how: dict[str, Any] = {name: getattr(settings, name) for name in names}
     how["family"] = {**dataclasses.asdict(family), "num_spins": list(family.num_spins)}
     if file.exists():
         before = load_schedule(file)
@@ -172,24 +178,26 @@ def _fitted(
             return before
     every = max(1, settings.steps // _LOGGED)
     started, errors = time.perf_counter(), []
-    with work_progress(f"fit of {layers.depth} layers", settings.steps // every) as advance:
+    with work_progress(f"fit of {depth} layers", settings.steps // every) as advance:
 
         def progress(step: FitStep) -> None:
             errors.append(step.error)
             if step.step % every == 0:
                 error = sum(errors) / len(errors)
-                run.log(layers=layers.depth, step=step.step, error=error, seconds=time.perf_counter() - started)
+                run.log(layers=depth, step=step.step, error=error, seconds=time.perf_counter() - started)
                 advance(f"step {step.step} of {step.steps}, mean error {error:.4f}")
                 errors.clear()
 
         schedule = fit_schedule(
             family,
-            layers.depth,
+            depth,
             name=file.stem,
             steps=settings.steps,
             batch=settings.batch,
+            queries=settings.queries,
             learning_rate=settings.learning_rate,
-            start=layers,
+            follow_scale=settings.follow_scale,
+            start=start,
             seed=settings.seed,
             device=device,
             progress=progress,
@@ -200,16 +208,19 @@ def _fitted(
     return schedule
 
 
-def _start(name: str, depth: int) -> Layers:
-    """The angles from which a fit starts."""
+def _start(name: str, depth: int) -> AngleSchedule:
+    """The schedule from which a fit starts; of another depth only its angles."""
     if name in ANNEALS or depth in learned_depths(name):
-        return _layers(name, depth)
-    return stretched(_layers(name), depth)
+        return _schedule(name, depth)
+    given = _schedule(name)
+    return given if given.angles.depth == depth else AngleSchedule(stretched(given.angles, depth))
 
 
-def _layers(name: str, depth: int | None = None) -> Layers:
+def _schedule(name: str, depth: int | None = None) -> AngleSchedule:
     """What the sampler runs for a name or file: calibrated where the schedule says so."""
-    return DQASampler(schedule=name, num_layers=depth).layers()
+    given = as_schedule(name, depth)
+    layers = DQASampler(schedule=given, num_layers=depth).layers()
+    return AngleSchedule(layers, scale=given.scale if isinstance(given, AngleSchedule) else None)
 
 
 def _file(settings: ScheduleSettings, run: RunFolder, depth: int) -> Path:
@@ -222,12 +233,12 @@ def _file(settings: ScheduleSettings, run: RunFolder, depth: int) -> Path:
 def _others(settings: ScheduleSettings) -> Iterator[Candidate]:
     """What fits are compared with: calibrated ramps, shipped schedules, those of --schedules."""
     for depth in settings.depths():
-        yield Candidate("calibrated ramp", _layers("ramp", depth))
-        for family in FAMILIES:
-            if depth in learned_depths(f"learned-{family}"):
-                yield Candidate(f"learned-{family}", _layers(f"learned-{family}", depth))
+        yield Candidate("calibrated ramp", _schedule("ramp", depth))
+        for name in (f"{kind}-{family}" for kind in ("learned", "adaptive") for family in FAMILIES):
+            if depth in learned_depths(name):
+                yield Candidate(name, _schedule(name, depth))
     for name in settings.schedules:
-        yield Candidate(Path(name).stem, _layers(name))
+        yield Candidate(Path(name).stem, _schedule(name))
 
 
 def _test(

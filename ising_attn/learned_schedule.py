@@ -63,7 +63,8 @@ def learn_schedule(model: nn.Module) -> LearnedSchedule:
 
     Raises:
         InvalidOptionError: the model has no sampler, or several.
-        NotSupportedError: the sampler is no simulated anneal, or its gradient does not reach the angles.
+        NotSupportedError: the sampler is no simulated anneal, its gradient does not reach the angles, or these follow
+            the scale of each problem.
     """
     sampler = _anneal_of(model)
     kind = sampler.capabilities.gradient
@@ -73,7 +74,7 @@ def learn_schedule(model: nn.Module) -> LearnedSchedule:
             f"layer angles are learned through the adjoint gradient of the state vector, and the gradient of this "
             f"'dqa' is {kind!r} ({how}); use engine='statevector' with gradient='auto', without shots and correction"
         )
-    return run_schedule(model, sampler.layers())
+    return run_schedule(model, fixed_layers(sampler))
 
 
 def run_schedule(model: nn.Module, layers: Layers) -> LearnedSchedule:
@@ -89,6 +90,20 @@ def run_schedule(model: nn.Module, layers: Layers) -> LearnedSchedule:
     set_sampler(model, type(sampler)(**{**sampler.options(), **own}))
     model.add_module(PART, learned)
     return learned
+
+
+def fixed_layers(sampler: DQASampler) -> Layers:
+    """The layers that the sampler runs for every problem.
+
+    Raises:
+        NotSupportedError: its angles follow the scale of each problem.
+    """
+    if sampler.follows_scale:
+        raise NotSupportedError(
+            f"the angles of {sampler.description} follow the scale of each problem, and a model stores one set of "
+            "angles; use a schedule such as 'learned-strong'"
+        )
+    return sampler.layers()
 
 
 def schedule_of(model: nn.Module) -> LearnedSchedule | None:

@@ -23,7 +23,7 @@ from ising_attn.lab.runs import RunFolder
 from ising_attn.lab.tables import Table
 from ising_attn.lab.temperature import Cooling, TemperatureSettings
 from ising_attn.lab.training import Task, Trainer, TrainingResult, TrainingSettings
-from ising_attn.learned_schedule import angles_in, learn_schedule, run_schedule, schedule_of
+from ising_attn.learned_schedule import angles_in, fixed_layers, learn_schedule, run_schedule, schedule_of
 from ising_attn.routers import routers_of
 from samplers import InvalidOptionError, NotSupportedError, ProblemTooLargeError, Sampler
 from samplers.dqa import DQASampler, save_schedule
@@ -225,7 +225,7 @@ class Experiment(abc.ABC, Generic[S, R]):
         self.model.eval()
         with torch.no_grad(), use_sampler(self.model, "exact"):
             problems = self.model.problems(torch.cat(batches)[:count])  # type: ignore[operator]
-        found = fit_rescaling(sampler.layers(), problems)
+        found = fit_rescaling(fixed_layers(sampler), problems)
         learned = run_schedule(self.model, found.layers)
         numbers = {key: getattr(found, key) for key in ("fields", "couplings", "before", "after")}
         about = {"model": self.model_config, "seed": self.seed, "rescaled": {"sequences": count, **numbers}}

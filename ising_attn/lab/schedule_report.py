@@ -11,9 +11,8 @@ from torch import Tensor
 from ising_attn.lab.plots import new_figure, save_figure
 from ising_attn.lab.tables import Table
 from samplers import IsingProblem
-from samplers.dqa import Layers
-from samplers.dqa.learning import Family, exact_magnetization
-from samplers.dqa.statevector import StateVectorEngine
+from samplers.dqa import AngleSchedule, Layers
+from samplers.dqa.learning import Family, circuit_magnetization, exact_magnetization
 
 # Test problems are drawn from seeds that no fit reaches.
 _TEST_SEEDS = 2**41
@@ -25,11 +24,16 @@ class Candidate:
 
     Args:
         label: what it is called; schedules of one label and several depths are one line of the plot.
-        layers: what runs at β = 1, calibration done.
+        schedule: what runs at β = 1, calibration done: the same layers for every problem, or angles that follow its
+            scale.
     """
 
     label: str
-    layers: Layers
+    schedule: Layers | AngleSchedule
+
+    @property
+    def depth(self) -> int:
+        return (self.schedule.angles if isinstance(self.schedule, AngleSchedule) else self.schedule).depth
 
 
 @dataclass(frozen=True)
@@ -68,12 +72,11 @@ class HeldOutProblems:
     @torch.no_grad()
     def error_of(self, candidate: Candidate) -> ScheduleError:
         """Cost: depth · n · 2^n per problem."""
-        problem, layers = self.problem, candidate.layers
-        found = StateVectorEngine().magnetization(problem.fields, problem.couplings, layers)
+        found = circuit_magnetization(candidate.schedule, self.problem)
         each = (found - self.exact).abs().mean((-2, -1))
         spread = float(each.std()) / len(each) ** 0.5 if len(each) > 1 else float("nan")
         own = float(each.mean()), spread, float(each.max())
-        return ScheduleError(candidate.label, layers.depth, problem.num_spins, *own)
+        return ScheduleError(candidate.label, candidate.depth, self.problem.num_spins, *own)
 
 
 def error_table(errors: Sequence[ScheduleError], title: str, caption: str = "") -> Table:

@@ -1,12 +1,13 @@
 """Learned schedules: layer angles fitted by gradient descent to exact marginals over a family of problems.
 
 Minimises the mean over problems and spins of |⟨s⟩_circuit − ⟨s⟩_exact| in the field, coupling and mixer angle of
-every layer, through the adjoint gradient. The target is marginals alone: the whole law is matched less well.
+every layer, through the adjoint gradient; where asked for, also in how these follow a problem's scale
+(`samplers.dqa.scaling`). The target is marginals alone: the whole law is matched less well.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from samplers.dqa import calibration
 from samplers.dqa.layers import Layers
+from samplers.dqa.scaling import ScaleDependence
 from samplers.dqa.schedules import AngleSchedule, linear_ramp
 from samplers.dqa.statevector import StateVectorEngine
 from samplers.errors import InvalidOptionError
@@ -33,10 +35,10 @@ class Family:
     couplings: float
     num_spins: tuple[int, ...] = (8,)
 
-    def problems(self, num_spins: int, count: int, seed: int) -> IsingProblem:
-        """`count` problems of one size, each with its own J, in float32; the same for the same seed."""
+    def problems(self, num_spins: int, count: int, seed: int, *, queries: int = 1) -> IsingProblem:
+        """`count` coupling matrices of one size, each with `queries` fields, in float32; the same for the same seed."""
         generator = torch.Generator().manual_seed(seed)
-        h = self.fields * torch.randn(count, 1, num_spins, generator=generator)
+        h = self.fields * torch.randn(count, queries, num_spins, generator=generator)
         a = self.couplings * torch.randn(count, 1, num_spins, num_spins, generator=generator).triu(1)
         return IsingProblem(h, a + a.mT)
 
@@ -60,8 +62,10 @@ def fit_schedule(
     name: str = "learned",
     steps: int = 600,
     batch: int = 64,
+    queries: int = 1,
     learning_rate: float = 0.03,
-    start: Layers | None = None,
+    follow_scale: bool = False,
+    start: Layers | AngleSchedule | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
     progress: Callable[[FitStep], None] | None = None,
@@ -70,9 +74,13 @@ def fit_schedule(
 
     Args:
         family: the problems; fresh ones are drawn at every step.
-        batch: problems per step at 8 spins; fewer at larger sizes, so that a step costs about the same.
-        start: first angles; default a calibrated linear ramp of the same depth. `stretched` makes a good start
-            of a schedule of another depth: the shipped 16 layers were fitted from 8.
+        batch: coupling matrices per step at 8 spins; fewer at larger sizes, so that a step costs about the same.
+        queries: fields drawn for each of them. Problems that share couplings share work: on a CPU up to 8 cost as
+            much as one.
+        follow_scale: also fit how the angles follow the size and the strength of a problem.
+        start: first angles, or a schedule with its dependence on the scale; default a calibrated linear ramp of the
+            same depth. `stretched` makes a good start of a schedule of another depth: the shipped 16 layers were
+            fitted from 8.
         device: where the circuits are simulated; the problems are the same on any.
         progress: called after every step.
 
@@ -82,30 +90,58 @@ def fit_schedule(
     Raises:
         InvalidOptionError: a start of another depth, or a step count below 1.
     """
-    if steps < 1 or batch < 1:
-        raise InvalidOptionError(f"steps={steps}, batch={batch}; both must be at least 1")
+    if min(steps, batch, queries) < 1:
+        raise InvalidOptionError(f"steps={steps}, batch={batch}, queries={queries}; each must be at least 1")
     start = calibration.calibrated(linear_ramp().layers(num_layers)) if start is None else start
-    if start.depth != num_layers:
-        raise InvalidOptionError(f"start has {start.depth} layers; num_layers={num_layers} asks for as many")
-    angles = torch.stack([start.fields, start.couplings, start.mixer]).detach().clone().requires_grad_()
-    optimiser = torch.optim.Adam([angles], lr=learning_rate, betas=(0.9, 0.98))
+    first = start if isinstance(start, AngleSchedule) else AngleSchedule(start)
+    if first.angles.depth != num_layers:
+        raise InvalidOptionError(f"start has {first.angles.depth} layers; num_layers={num_layers} asks for as many")
+    if follow_scale and first.scale is None:
+        first = replace(first, scale=_scale_of(family, num_layers))
+    trained = _Trained(first)
+    optimiser = torch.optim.Adam(trained.parameters, lr=learning_rate, betas=(0.9, 0.98))
     for step in range(steps):
         for group in optimiser.param_groups:
             group["lr"] = learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
         n = family.num_spins[step % len(family.num_spins)]
         count = max(2, min(4 * batch, int(batch * 2.0 ** (8 - n))))
-        problems = family.problems(n, count, seed=seed * 1_000_003 + step + 1).to(device=device)
-        error = marginal_error(Layers(*angles), problems)
+        problems = family.problems(n, count, seed=seed * 1_000_003 + step + 1, queries=queries).to(device=device)
+        error = marginal_error(trained.schedule(), problems)
         optimiser.zero_grad()
         error.backward()
         optimiser.step()
         if progress is not None:
             progress(FitStep(step + 1, steps, float(error.detach())))
-    final = Layers(*angles.detach().mul(1e6).round().div(1e6))
+    final = trained.schedule(decimals=6)
     errors = {str(n): round(measured_error(final, family, n), 5) for n in sorted(set(family.num_spins))}
-    how = {"steps": steps, "batch": batch, "learning_rate": learning_rate, "seed": seed}
+    how = {"steps": steps, "batch": batch, "queries": queries, "learning_rate": learning_rate, "seed": seed}
     about = {"family": {**asdict(family), "num_spins": list(family.num_spins)}, **how, "mean_marginal_error": errors}
-    return AngleSchedule(final, name=name, about=about)
+    return replace(final, name=name, about=about)
+
+
+class _Trained:
+    """The numbers of a schedule as leaves of the graph."""
+
+    def __init__(self, first: AngleSchedule):
+        a = first.angles
+        self._first = first
+        rows = [torch.stack([a.fields, a.couplings, a.mixer])]
+        rows += [] if first.scale is None else [first.scale.weights, first.scale.field_weight]
+        self.parameters = [row.detach().clone().requires_grad_() for row in rows]
+
+    def schedule(self, decimals: int | None = None) -> AngleSchedule:
+        """These very numbers; with `decimals` a rounded copy without a graph."""
+        rows = self.parameters if decimals is None else [p.detach().round(decimals=decimals) for p in self.parameters]
+        scale = self._first.scale
+        if scale is not None:
+            scale = replace(scale, weights=rows[1], field_weight=rows[2])
+        return replace(self._first, angles=Layers(*rows[0]), scale=scale)
+
+
+def _scale_of(family: Family, depth: int) -> ScaleDependence:
+    """No dependence yet, around the scale of the family at 8 spins."""
+    row_norm = family.couplings * math.sqrt(7)
+    return ScaleDependence.constant(depth, row_norm=row_norm, field=family.fields, num_spins=8)
 
 
 def stretched(layers: Layers, num_layers: int) -> Layers:
@@ -119,17 +155,29 @@ def stretched(layers: Layers, num_layers: int) -> Layers:
     return Layers(row(layers.fields), row(layers.couplings), row(layers.mixer))
 
 
-def marginal_error(layers: Layers, problem: IsingProblem) -> Tensor:
-    """Mean |⟨s⟩_circuit − ⟨s⟩_exact| over problems (g, q, n) and spins; differentiable in the angles."""
+def marginal_error(schedule: Layers | AngleSchedule, problem: IsingProblem) -> Tensor:
+    """Mean |⟨s⟩_circuit − ⟨s⟩_exact| over problems (g, q, n) and spins; differentiable in the schedule's numbers."""
+    return (circuit_magnetization(schedule, problem) - exact_magnetization(problem)).abs().mean()
+
+
+def circuit_magnetization(schedule: Layers | AngleSchedule, problem: IsingProblem) -> Tensor:
+    """⟨s⟩ of the state vector for problems (g, q, n) without a mask, float64."""
     engine = StateVectorEngine()
-    found = engine.magnetization(problem.fields, problem._couplings, _at(problem.beta, layers))
-    return (found - exact_magnetization(problem)).abs().mean()
+    scale = schedule.scale if isinstance(schedule, AngleSchedule) else None
+    layers = schedule.angles if isinstance(schedule, AngleSchedule) else schedule
+    if scale is None:
+        return engine.magnetization(problem.fields, problem._couplings, _at(problem.beta, layers))
+    fields = problem.fields * scale.field_factor(problem.fields, problem.beta)
+    rows = scale.pieces(problem._rebuilt(fields=fields), layers)
+    return torch.cat([engine.magnetization(piece.fields, piece._couplings, own) for piece, own in rows])
 
 
-def measured_error(layers: Layers, family: Family, num_spins: int, *, count: int = 256, seed: int = 2**40) -> float:
+def measured_error(
+    schedule: Layers | AngleSchedule, family: Family, num_spins: int, *, count: int = 256, seed: int = 2**40
+) -> float:
     """`marginal_error` on `count` problems that no fit with a small seed has seen."""
     with torch.no_grad():
-        return float(marginal_error(layers, family.problems(num_spins, count, seed)))
+        return float(marginal_error(schedule, family.problems(num_spins, count, seed)))
 
 
 @torch.no_grad()
@@ -143,6 +191,8 @@ def _at(beta: float, layers: Layers) -> Layers:
     return Layers(layers.fields * beta, layers.couplings * beta, layers.mixer)
 
 
-def error_by_size(layers: Layers, family: Family, sizes: Sequence[int], *, count: int = 64) -> dict[int, float]:
+def error_by_size(
+    schedule: Layers | AngleSchedule, family: Family, sizes: Sequence[int], *, count: int = 64
+) -> dict[int, float]:
     """`measured_error` at several sizes: how a schedule fitted at one n carries over to others."""
-    return {n: measured_error(layers, family, n, count=count) for n in sizes}
+    return {n: measured_error(schedule, family, n, count=count) for n in sizes}

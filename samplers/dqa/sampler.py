@@ -1,8 +1,7 @@
 """`DQASampler`: marginals and draws from a simulated diabatic quantum anneal."""
 
-import os
 import warnings
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,28 +11,23 @@ from torch import Tensor
 
 from samplers.base import Capabilities, Gradient, Sampler
 from samplers.dqa import calibration
+from samplers.dqa.laws import in_all_states, pair_moments
 from samplers.dqa.layers import Layers
 from samplers.dqa.parameter_shift import shifted_magnetization
 from samplers.dqa.primitive import as_engine
 from samplers.dqa.reweighting import reweighted
-from samplers.dqa.schedules import (
-    AngleSchedule,
-    AnnealSchedule,
-    Schedule,
-    learned_depths,
-    load_schedule,
-    named_schedule,
-)
+from samplers.dqa.scaling import ScaleDependence
+from samplers.dqa.schedules import AngleSchedule, AnnealSchedule, Schedule, as_schedule
 from samplers.dqa.statevector import MAX_SPINS, StateVectorEngine
 from samplers.dqa.step_error import largest_phases, splitting_error
-from samplers.errors import InvalidOptionError, NotSupportedError
+from samplers.errors import InvalidOptionError, InvalidProblemError, NotSupportedError
 from samplers.estimators import straight_through
 from samplers.options import option
 from samplers.problem import IsingProblem
 from samplers.samples import Samples
 from samplers.states import spin_table, spins_of_index
 from samplers.streams import stream_keys, uniforms_like
-from samplers.supports import SupportPart, SupportSplit
+from samplers.supports import SupportSplit
 
 # A splitting error of this size can move a marginal by as much as the anneal's own bias.
 _COARSE = 0.5
@@ -106,7 +100,7 @@ class DQASampler(Sampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._schedule = _resolved(self.schedule, self.num_layers)
+        self._schedule = as_schedule(self.schedule, self.num_layers)
         self._own_state = isinstance(self.engine, str) and self.engine == "statevector"
         self._outer_engine: Any = None if isinstance(self.engine, str) else as_engine(self.engine)
         self._check_engine()
@@ -131,7 +125,10 @@ class DQASampler(Sampler):
         return f"dqa ({self._schedule.name}, {depth} {'layer' if depth == 1 else 'layers'})"
 
     def layers(self, beta: float = 1.0) -> Layers:
-        """The layers that run for problems at β: the schedule, calibrated if so asked, phases times β."""
+        """The layers that run for problems at β: the schedule, calibrated if so asked, phases times β.
+
+        Where the schedule depends on a problem's scale they are those at its reference; see `layers_for`.
+        """
         layers = self._base_layers
         if layers is None:
             layers = self._schedule.layers(self.num_layers)
@@ -141,6 +138,29 @@ class DQASampler(Sampler):
             trained = any(t.requires_grad for t in (layers.fields, layers.couplings, layers.mixer))
             self._base_layers = None if trained else layers
         return Layers(layers.fields * beta, layers.couplings * beta, layers.mixer)
+
+    @property
+    def follows_scale(self) -> bool:
+        """Whether the angles depend on the problem: `layers_for` then differs from `layers`."""
+        return _scale_of(self._schedule) is not None
+
+    def layers_for(self, problem: IsingProblem) -> Layers:
+        """The layers that run for one problem, fields (n,) without mask: what its circuit is built from.
+
+        Raises:
+            InvalidProblemError: a batch of problems, or a mask.
+        """
+        if problem.batch_shape or problem.allowed is not None:
+            raise InvalidProblemError(
+                f"layers_for takes one problem without a mask; this has the batch shape {problem.batch_shape}"
+                + ("" if problem.allowed is None else " and a mask")
+            )
+        scale = _scale_of(self._schedule)
+        if scale is None:
+            return self.layers(problem.beta)
+        ((_, layers),) = scale.pieces(problem.grouped().problem, self.layers())
+        factor = scale.field_factor(problem.fields, problem.beta).squeeze(-1)
+        return Layers(layers.fields * factor, layers.couplings, layers.mixer)
 
     def probabilities(self, problem: IsingProblem) -> Float[Tensor, "*batch states"]:
         """The law of the circuit's output over all 2^n states, float64; forbidden spins are −1. Differentiable
@@ -158,7 +178,8 @@ class DQASampler(Sampler):
             law = problem.fields.new_zeros(*problem.batch_shape, states, dtype=torch.float64)
             law[..., -1] = 1.0
             return law
-        rows = [_in_all_states(part, self._law(part.problem, layers), problem.num_spins) for part in split.parts]
+        laws = self._each(split, layers, self._law)
+        rows = [in_all_states(part, law, problem.num_spins) for part, law in zip(split.parts, laws, strict=True)]
         nothing = torch.zeros(states, dtype=torch.float64, device=problem.device)
         nothing[-1] = 1.0
         law = split.merge(rows, fill=0.0, spin_axis=False)
@@ -174,14 +195,14 @@ class DQASampler(Sampler):
         if not split.parts:
             return problem.fields * 0 - 1
         if gradient == "covariance":
-            parts = [self._covariance_part(part.problem, layers, key) for part in split.parts]
+            parts = self._each(split, layers, self._covariance_part, key)
         elif gradient == "adjoint":
-            parts = [self._adjoint_part(part.problem, layers, key) for part in split.parts]
+            parts = self._each(split, layers, self._adjoint_part, key)
         elif gradient == "parameter-shift":
-            parts = [self._shifted_part(part.problem, layers, key) for part in split.parts]
+            parts = self._each(split, layers, self._shifted_part, key)
         else:
             with torch.no_grad():
-                parts = [self._value_part(part.problem, layers, key) for part in split.parts]
+                parts = self._each(split, layers, self._value_part, key)
         values = split.merge([part.to(problem.dtype) for part in parts], fill=-1.0)
         return straight_through(problem, values) if gradient == "straight-through" else values
 
@@ -192,7 +213,7 @@ class DQASampler(Sampler):
         if not split.parts:
             spins = torch.full((*ones.shape, problem.num_spins), -1, dtype=torch.int8, device=problem.device)
         else:
-            parts = [self._draws(part.problem, layers, num_reads, key) for part in split.parts]
+            parts = self._each(split, layers, self._draws, num_reads, key)
             spins = split.merge(parts, fill=-1)
         draws = Samples(spins, ones, problem.energy(spins), dict(self.last_info))
         return reweighted(problem, draws, self.probabilities(problem)) if self.correction == "importance" else draws
@@ -204,7 +225,8 @@ class DQASampler(Sampler):
         full = problem.fields.new_ones(*problem.batch_shape, problem.num_spins, problem.num_spins)
         if not split.parts:
             return full
-        rows = [_pair_moments(part, self._law(part.problem, layers), problem) for part in split.parts]
+        laws = self._each(split, layers, self._law)
+        rows = [pair_moments(part, law, problem) for part, law in zip(split.parts, laws, strict=True)]
         return split.merge(rows, fill=1.0, spin_axis=False)
 
     def _default_reads(self) -> int:
@@ -212,8 +234,22 @@ class DQASampler(Sampler):
 
     # ---- parts without masks: fields (g, q, k) ------------------------------------------------------------------
 
+    def _each(self, split: SupportSplit, layers: Layers, function: Callable[..., Tensor], *rest: Any) -> list[Tensor]:
+        """function(problem, layers, *rest) for every part; group by group where these have circuits of their own."""
+        scale = _scale_of(self._schedule)
+        if scale is None:
+            return [function(part.problem, layers, *rest) for part in split.parts]
+        base = self.layers()
+        pieces = ([function(*piece, *rest) for piece in scale.pieces(part.problem, base)] for part in split.parts)
+        return [rows[0] if len(rows) == 1 else torch.cat(rows) for rows in pieces]
+
+    def _fields(self, part: IsingProblem) -> Tensor:
+        """The fields that enter the circuit."""
+        scale = _scale_of(self._schedule)
+        return part.fields if scale is None else part.fields * scale.field_factor(part.fields, part.beta)
+
     def _adjoint_part(self, part: IsingProblem, layers: Layers, key: int) -> Tensor:
-        exact = self._state_vector(part).magnetization(part.fields, part._couplings, layers)
+        exact = self._state_vector(part).magnetization(self._fields(part), part._couplings, layers)
         if self.shots is None:
             return exact
         with torch.no_grad():
@@ -222,13 +258,14 @@ class DQASampler(Sampler):
 
     def _shifted_part(self, part: IsingProblem, layers: Layers, key: int) -> Tensor:
         seeds = _problem_seeds(part, key)
-        return shifted_magnetization(self._engine(), part.fields, part._couplings, layers, shots=self.shots, seed=seeds)
+        fields, couplings = self._fields(part), part._couplings
+        return shifted_magnetization(self._engine(), fields, couplings, layers, shots=self.shots, seed=seeds)
 
     def _value_part(self, part: IsingProblem, layers: Layers, key: int) -> Tensor:
         if self.shots is not None:
             return self._draws(part, layers, self.shots, key).double().mean(-2)
         if self._own_state:
-            return self._state_vector(part).magnetization(part.fields, part._couplings, layers)
+            return self._state_vector(part).magnetization(self._fields(part), part._couplings, layers)
         return self._law(part, layers) @ spin_table(part.num_spins, device=part.device)
 
     def _covariance_part(self, part: IsingProblem, layers: Layers, key: int) -> Tensor:
@@ -258,17 +295,17 @@ class DQASampler(Sampler):
         """State indices (g, q, reads): measured by an outer engine that is given shots, else by inverse CDF."""
         if not self._own_state and (self.shots is not None or not self._engine().exact):
             seeds = _problem_seeds(part, key)
-            return self._engine().draw(part.fields, part._couplings, layers, num_reads, seeds).to(part.device)
+            return self._engine().draw(self._fields(part), part._couplings, layers, num_reads, seeds).to(part.device)
         cumulative = self._law(part, layers).cumsum(-1)
         uniform = uniforms_like(cumulative, key, part.streams, num_reads) * cumulative[..., -1:]
         return torch.searchsorted(cumulative, uniform, right=True).clamp_max(cumulative.shape[-1] - 1)
 
     def _law(self, part: IsingProblem, layers: Layers) -> Tensor:
         if self._own_state:
-            return self._state_vector(part).probabilities(part.fields, part._couplings, layers)
+            return self._state_vector(part).probabilities(self._fields(part), part._couplings, layers)
         if not self._engine().exact:
             raise NotSupportedError(f"{self._spoken()}: this engine measures and has no probabilities; set shots")
-        return self._engine().probabilities(part.fields, part._couplings, layers)
+        return self._engine().probabilities(self._fields(part), part._couplings, layers)
 
     def _state_vector(self, part: IsingProblem) -> StateVectorEngine:
         precision = self.precision
@@ -356,36 +393,5 @@ def _problem_seeds(part: IsingProblem, key: int) -> Tensor:
     return torch.from_numpy(stream_keys(key, part.streams).astype(np.int64))
 
 
-def _resolved(schedule: Any, num_layers: int | None) -> Schedule:
-    if schedule is None:
-        # Of the shipped schedules the one that stays near tanh up to strong fields, where trained models go.
-        depths = learned_depths("learned-strong")
-        schedule = "learned-strong" if num_layers is None or num_layers in depths else "ramp"
-    if isinstance(schedule, AnnealSchedule | AngleSchedule):
-        return schedule
-    if isinstance(schedule, Path) or (isinstance(schedule, str) and (schedule.endswith(".json") or os.sep in schedule)):
-        return load_schedule(schedule)
-    if isinstance(schedule, str):
-        return named_schedule(schedule, num_layers)
-    raise InvalidOptionError(
-        f"schedule is of type {type(schedule).__name__}; it must be a name, the path of a JSON file, "
-        "an AnnealSchedule or an AngleSchedule"
-    )
-
-
-def _in_all_states(part: SupportPart, law: Tensor, num_spins: int) -> Tensor:
-    """A law over a part's own states among all 2^n, with −1 (bit 1) at the spins that are not in it."""
-    own = torch.arange(law.shape[-1], device=law.device)
-    bits = (own.unsqueeze(-1) >> torch.arange(len(part.spins), device=law.device)) & 1
-    absent = 2**num_spins - 1 - int((2**part.spins).sum())
-    index = absent + (bits * 2**part.spins).sum(-1)
-    return law.new_zeros(*law.shape[:-1], 2**num_spins).index_copy(-1, index, law)
-
-
-def _pair_moments(part: SupportPart, law: Tensor, problem: IsingProblem) -> Tensor:
-    """⟨s_j s_k⟩ of a part, (g, q, n, n), 1 where a spin is not in it."""
-    table = spin_table(part.problem.num_spins, device=law.device)
-    own = torch.einsum("gqs,sj,sk->gqjk", law, table, table).to(problem.dtype)
-    full = own.new_ones(*own.shape[:2], problem.num_spins, problem.num_spins)
-    rows = full.index_select(-2, part.spins).index_copy(-1, part.spins, own)
-    return full.index_copy(-2, part.spins, rows)
+def _scale_of(schedule: Schedule) -> ScaleDependence | None:
+    return schedule.scale if isinstance(schedule, AngleSchedule) else None

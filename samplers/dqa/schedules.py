@@ -7,6 +7,7 @@ a JSON file of the same format, `anneal_from_csv` a table in the column format t
 import csv
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 from samplers.dqa.layers import Layers
+from samplers.dqa.scaling import ScaleDependence
 from samplers.errors import InvalidOptionError, did_you_mean
 
 DATA = Path(__file__).parent / "data"
@@ -85,12 +87,14 @@ class AngleSchedule:
         angles: the layers; tensors that require grad stay in the graph (a schedule trained with its model).
         calibrate: as in `AnnealSchedule`; off, since free angles are usually meant as they stand.
         about: where they come from; for a learned schedule the family it was fitted on.
+        scale: how the angles follow a problem's size and strength; None for the same angles whatever the problem.
     """
 
     angles: Layers
     name: str = "angles"
     calibrate: bool = False
     about: dict[str, Any] = field(default_factory=dict)
+    scale: ScaleDependence | None = None
 
     def __post_init__(self) -> None:
         parts = {"fields": self.angles.fields, "couplings": self.angles.couplings, "mixer": self.angles.mixer}
@@ -98,6 +102,11 @@ class AngleSchedule:
         if len(set(shapes.values())) != 1 or self.angles.mixer.ndim != 1 or self.angles.depth == 0:
             raise InvalidOptionError(f"schedule {self.name!r}: angles have shapes {shapes}; all must be (layers,)")
         _check_finite(self.name, **{key: t.detach().tolist() for key, t in parts.items()})
+        if self.scale is not None and self.scale.weights.shape[-1] != self.angles.depth:
+            raise InvalidOptionError(
+                f"schedule {self.name!r}: its scale weights are those of {self.scale.weights.shape[-1]} layers; the "
+                f"angles are those of {self.angles.depth}"
+            )
 
     def layers(self, num_layers: int | None = None) -> Layers:
         if num_layers is not None and num_layers != self.angles.depth:
@@ -112,7 +121,8 @@ class AngleSchedule:
         rows = {"fields": a.fields, "couplings": a.couplings, "mixer": a.mixer}
         table = {key: [float(v) for v in t.detach()] for key, t in rows.items()}
         own = {"name": self.name, "calibrate": self.calibrate}
-        return {"format": FORMAT, "kind": "angles", **own, **table, "about": self.about}
+        scale = {} if self.scale is None else {"scale": self.scale.to_json()}
+        return {"format": FORMAT, "kind": "angles", **own, **table, **scale, "about": self.about}
 
 
 Schedule = AnnealSchedule | AngleSchedule
@@ -229,6 +239,24 @@ def named_schedule(name: str, num_layers: int | None = None) -> Schedule:
     return load_schedule(shipped[f"{name}-{depth}"])
 
 
+def as_schedule(schedule: Any, num_layers: int | None = None) -> Schedule:
+    """What may be passed as `schedule=`: a name, the path of a JSON file, a schedule, or None for the default."""
+    if schedule is None:
+        # Of the shipped schedules the one that stays near tanh up to strong fields, where trained models go.
+        depths = learned_depths("learned-strong")
+        schedule = "learned-strong" if num_layers is None or num_layers in depths else "ramp"
+    if isinstance(schedule, AnnealSchedule | AngleSchedule):
+        return schedule
+    if isinstance(schedule, Path) or (isinstance(schedule, str) and (schedule.endswith(".json") or os.sep in schedule)):
+        return load_schedule(schedule)
+    if isinstance(schedule, str):
+        return named_schedule(schedule, num_layers)
+    raise InvalidOptionError(
+        f"schedule is of type {type(schedule).__name__}; it must be a name, the path of a JSON file, "
+        "an AnnealSchedule or an AngleSchedule"
+    )
+
+
 def learned_depths(name: str) -> list[int]:
     """The depths in which the learned schedule `name` is shipped."""
     tails = (path.stem.removeprefix(f"{name}-") for path in DATA.glob(f"{name}-*.json"))
@@ -265,7 +293,9 @@ def load_schedule(path: str | Path) -> Schedule:
     own: dict[str, Any] = {"name": str(data.get("name", path.stem)), "about": about}
     own |= {key: _typed(path, data, key, bool) for key in ("calibrate",) if key in data}
     if data["kind"] == "angles":
-        return free_angles(*columns, **own)
+        depth = len(columns[0])
+        scale = ScaleDependence.from_json(data["scale"], depth, str(path)) if "scale" in data else None
+        return free_angles(*columns, scale=scale, **own)
     own |= {key: _typed(path, data, key, int) for key in ("order", "num_layers") if key in data}
     s, drive, problem = (tuple(column) for column in columns)
     return AnnealSchedule(s, drive, problem, **own)

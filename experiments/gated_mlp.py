@@ -24,7 +24,6 @@ if (_ROOT / "samplers").is_dir() and (_ROOT / "pyproject.toml").is_file():
 # Read by torch's thread pool on import: threads that spin while they wait slow everything on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import torch  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from ising_attn.lab.checkpoints import load_checkpoint  # noqa: E402
@@ -37,6 +36,7 @@ from ising_attn.lab.gated_mlp_rows import CHOSEN, FORMS, Study, Variant  # noqa:
 from ising_attn.lab.main import EXIT_FAILED, EXIT_INTERRUPTED, run_main  # noqa: E402
 from ising_attn.lab.runs import environment, read_json  # noqa: E402
 from ising_attn.lab.sweep import Job, State, Sweep, SweepResult, SweepSettings, interleaved, job_table  # noqa: E402
+from ising_attn.lab.sweep_results import FinishedRun, finished_runs  # noqa: E402
 from ising_attn.lab.tables import write_tables  # noqa: E402
 from ising_attn.lab.text import Corpus, TextData, find_corpus  # noqa: E402
 from ising_attn.lab.text_task import TextTask  # noqa: E402
@@ -82,7 +82,7 @@ class GatedMLPSettings(SweepSettings):
         return found
 
 
-class Runs:
+class StudyRuns:
     """The runs of a study in a folder."""
 
     def __init__(self, settings: GatedMLPSettings):
@@ -136,22 +136,19 @@ class Runs:
             interrupted=any(part.interrupted for part in parts),
         )
 
-    def finished(self) -> list[tuple[Variant, Job]]:
+    def finished(self) -> list[tuple[Variant, FinishedRun]]:
         """Trainings that are reported and done."""
         by_name = {variant.name: variant for variant in self.variants}
-        return [(by_name[job.row], job) for job in self.jobs() if job.state(self.out) is State.DONE]
-
-    def commits(self) -> list[str]:
-        """Of the program, when the finished runs were made."""
-        made = [read_json(job.folder(self.out) / "environment.json").get("commit") for _, job in self.finished()]
-        return sorted({str(commit) for commit in made})
+        found = finished_runs(self.out, {job.row: job.arguments for job in self.jobs()})
+        seeds = self.settings.all_seeds()
+        return [(by_name[row], run) for row, runs in found.items() for run in runs.values() if run.seed in seeds]
 
 
 def _undecided(job: Job) -> bool:
     return f"--learning-rate={CHOSEN}" in job.arguments
 
 
-def outcomes(runs: Runs) -> list[Outcome]:
+def outcomes(runs: StudyRuns) -> list[Outcome]:
     """The numbers of every finished run, and the symmetry gaps of its weights on the first part of the test text."""
     finished = runs.finished()
     if not finished:
@@ -159,18 +156,16 @@ def outcomes(runs: Runs) -> list[Outcome]:
     data, study = TextData.tuned(Corpus.read().text), runs.study
     task = TextTask(data, context=study.context, batch_size=1, test_characters=_GAP_CHARACTERS)
     found = []
-    for variant, job in finished:
-        folder = job.folder(runs.out)
-        summary = read_json(folder / "summary.json")
+    for variant, run in finished:
         one = Outcome(
             variant,
-            job.seed,
-            validation=summary["validation_perplexity"],
-            test=summary["test_perplexity"],
+            run.seed,
+            validation=run.summary["validation_perplexity"],
+            test=run.summary["test_perplexity"],
             learning_rate=float(runs.rate(variant) or 0),
-            parameters=summary["parameters"],
+            parameters=run.summary["parameters"],
         )
-        found.append(with_gaps(one, folder, task) if variant.rank else one)
+        found.append(with_gaps(one, run.folder, task) if variant.rank else one)
     return found
 
 
@@ -191,15 +186,19 @@ def with_gaps(outcome: Outcome, folder: Path, task: TextTask) -> Outcome:
     )
 
 
-def write_report(runs: Runs, console: Console) -> None:
+def write_report(runs: StudyRuns, console: Console) -> None:
     """Tables, plots and settings in the study's folder; the first tables on the terminal."""
     found = outcomes(runs)
-    if not found:
+    if not found and runs.settings.report_only:
         raise RunFolderError(f"{runs.out} holds no finished run of this study; leave --report-only out to make them")
+    if not found:
+        return
     report = Report(runs.study, found)
     tables = report.tables()
     write_tables(runs.out, tables)
-    write_json(runs.out / "summary.json", {**report.summary(), "commits": runs.commits()})
+    write_json(
+        runs.out / "summary.json", {**report.summary(), "commits": sorted({run.commit for _, run in runs.finished()})}
+    )
     if not runs.settings.report_only:
         write_json(runs.out / "config.json", settings_to_dict(runs.settings))
         write_json(runs.out / "environment.json", environment())
@@ -221,8 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if settings.quick:
         settings = dataclasses.replace(settings, study=settings.study.shortened())
     console = Console(highlight=False, markup=False)
-    torch.set_num_threads(1)
-    runs = Runs(settings)
+    runs = StudyRuns(settings)
     if settings.list:
         console.print(job_table([*runs.tuning_jobs(), *runs.jobs()], runs.out, settings.workers).markdown())
         return 0

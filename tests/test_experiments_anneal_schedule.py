@@ -110,7 +110,7 @@ def test_a_fitted_schedule_is_tested_and_fitted_further(run):
     torch.testing.assert_close(after.layers().mixer, before.layers().mixer, atol=1e-5, rtol=0)
     assert after.about["start"] == mine
 
-    assert run(*more, f"--start={mine}", "--layers=3", "--learning-rate=1e-9", "--out=longer") == 0
+    assert run(*more, f"--start={Path(mine).absolute()}", "--layers=3", "--learning-rate=1e-9", "--out=longer") == 0
     longer, expected = load_schedule("longer/schedules/fitted-3.json").layers(), stretched(before.layers(), 3)
     torch.testing.assert_close(longer.couplings, expected.couplings, atol=1e-5, rtol=0)
 

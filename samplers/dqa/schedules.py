@@ -259,7 +259,9 @@ def as_schedule(schedule: Any, num_layers: int | None = None) -> Schedule:
 
 def learned_depths(name: str) -> list[int]:
     """The depths in which the learned schedule `name` is shipped."""
-    tails = (path.stem.removeprefix(f"{name}-") for path in DATA.glob(f"{name}-*.json"))
+    # The name may be anything a user gave, a path too: it is no pattern to search for.
+    stems = [path.stem for path in DATA.glob("*.json")]
+    tails = [stem.removeprefix(f"{name}-") for stem in stems if stem.startswith(f"{name}-")]
     return sorted(int(tail) for tail in tails if tail.isdigit())
 
 

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 EXTRAS ?= aer,plots,dev
 ARGS ?=
 
-.PHONY: help setup brackets test test-slow lint bench clean
+.PHONY: help setup brackets reproduce test test-slow lint bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,9 @@ setup: $(VENV)/.installed  ## create .venv and install
 
 brackets: setup  ## the main job: bracket matching through simulated quantum annealing (pass options in ARGS)
 	$(BIN)/python experiments/brackets.py --sampler=dqa $(ARGS)
+
+reproduce: setup  ## all rows of the reproduction, resumable: make reproduce ARGS="--quick" (or --workers=8, --list, …)
+	$(BIN)/python experiments/reproduce.py $(ARGS)
 
 test: setup  ## unit tests, under 10 minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)

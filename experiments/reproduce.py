@@ -32,6 +32,7 @@ from ising_attn.lab.reproduction_figures import save_all  # noqa: E402
 from ising_attn.lab.reproduction_report import measured, part_tables  # noqa: E402
 from ising_attn.lab.reproduction_rows import PARTS, TEXT, Row, rows  # noqa: E402
 from ising_attn.lab.sweep import Job, Sweep, SweepSettings, interleaved, job_table  # noqa: E402
+from ising_attn.lab.sweep_results import changed_runs  # noqa: E402
 from ising_attn.lab.tables import write_tables  # noqa: E402
 from ising_attn.lab.text import find_corpus  # noqa: E402
 from samplers import InvalidOptionError  # noqa: E402
@@ -101,6 +102,13 @@ def main() -> int:
         for line in result.remarks(out):
             console.print(line, soft_wrap=True)
         code = EXIT_INTERRUPTED if result.interrupted else EXIT_FAILED if result.failed else 0
+    changed = changed_runs(out, {row.name: row.arguments for row in chosen})
+    if changed:
+        console.print(
+            f"note: {len(changed)} runs were made with other settings than these rows have and are left out, such as "
+            f"{changed[0]}",
+            soft_wrap=True,
+        )
     results = measured(out, chosen)
     if not results:
         console.print("no run is finished yet, so that there is nothing to report")
@@ -109,13 +117,14 @@ def main() -> int:
     write_tables(out, tables)
     command = shlex.join(["python", "experiments/reproduce.py", *settings.deciding_flags()])
     notes = save_all(out / "plots", results, command)
+    named = {m.table for m in results}
     for name, table in tables.items():
-        if name != "runs":
+        if name in named:
             console.print()
             console.print(table.rich())
     for note in notes:
         console.print(f"note: {note}")
-    console.print("\nTables (Markdown, CSV) and plots:")
+    console.print("\nAll tables, with paired tests (table.md, CSV), and plots:")
     console.print(str(out.resolve()), soft_wrap=True)
     return code
 

@@ -79,6 +79,7 @@ def test_names_are_unique_and_rows_differ_in_what_they_run(budget):
     assert all(row.seconds > 0 and row.seeds >= 1 and "/" not in row.name for row in found)
 
 
+@pytest.mark.slow
 def test_every_row_is_a_command_that_the_scripts_take():
     kinds = {}
     with loaded("tiny_shakespeare") as text, loaded("brackets") as brackets:
@@ -189,14 +190,26 @@ def test_seeds_are_spoken_in_short():
     assert spoken_seeds([3, 0, 1, 2, 7]) == "0-3, 7"
 
 
-def test_figures_and_their_numbers(made_up, tmp_path):
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (["text-paper"], {"text-paper", "text-paper-three-body", "text-paper-gains", "text-paper-couplings"}),
+        pytest.param(
+            PARTS[1:],
+            {"brackets-with-ffn", "brackets-without-ffn-gains", "brackets-without-ffn-depth", "samplers-gains",
+             "brackets-tuned-without-ffn-gains", "length-transfer"},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_figures_and_their_numbers(made_up, tmp_path, parts, expected):
     pytest.importorskip("matplotlib")
-    results = report.measured(*made_up)
+    results = [m for m in report.measured(*made_up) if m.row.part in parts]
     assert save_all(tmp_path, results, "python experiments/reproduce.py") == []
     names = {path.stem for path in tmp_path.glob("*.png")}
-    assert names == {path.stem for path in tmp_path.glob("*.csv")}
-    assert names >= {"text-paper", "text-paper-gains", "text-paper-couplings", "brackets-without-ffn-depth",
-                     "brackets-tuned-without-ffn-gains", "samplers-gains", "length-transfer"}  # fmt: skip
+    assert names == {path.stem for path in tmp_path.glob("*.csv")} >= expected
+    if "text-paper" not in parts:
+        return
     with (tmp_path / "text-paper-gains.csv").open() as file:
         line = next(row for row in csv.DictReader(file) if (row["variant"], row["T"]) == ("h+J", "8"))
     assert float(line["gain"]) == pytest.approx(0.05, abs=0.02) and float(line["low"]) < float(line["gain"])

@@ -19,6 +19,10 @@ class Published:
     seeds: int
     table: str
 
+    def shown(self, form: str) -> str:
+        """The number and its standard deviation in a format such as ".2%"."""
+        return format(self.value, form) + ("" if self.std is None else f" ± {format(self.std, form)}")
+
     def __str__(self) -> str:
         spread = "" if self.std is None else f" ± {self.std:.3f}"
         return f"{self.value:.3f}{spread} ({self.seeds} seed{'' if self.seeds == 1 else 's'}, {self.table})"

@@ -1,6 +1,7 @@
 """The figures of the reproduction from its finished runs, each beside a CSV of what it shows."""
 
 import csv
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,7 +19,10 @@ from ising_attn.lab.sweep_results import FinishedRun, provenance
 
 _COUPLINGS = "blocks.0.attention.couplings.values"
 _QUANTITIES = {"perplexity": "perplexity", "accuracy": "accuracy at closing brackets"}
-_GAINS = {"perplexity": "perplexity below softmax", "accuracy": "accuracy above softmax"}
+_GAINS = {"perplexity": "perplexity below softmax", "accuracy": "percentage points above softmax"}
+_UNITS = {"perplexity": 1.0, "accuracy": 100.0}
+_WITHOUT_FIELDS = ("J", "K", "J+K")
+_THREE_BODY = ("K", "h+K", "J+K", "h+J+K")
 
 
 def save_all(folder: Path, results: Sequence[Measured], command: str) -> list[str]:
@@ -32,8 +36,7 @@ def save_all(folder: Path, results: Sequence[Measured], command: str) -> list[st
     for part in dict.fromkeys(m.row.part for m in results):
         for group in dict.fromkeys(m.row.group for m in results if m.row.part == part):
             own = [m for m in results if (m.row.part, m.row.group) == (part, group)]
-            stem = "-".join([part, *group.lower().split()])
-            draw += _of_group(folder, stem, own, command)
+            draw += _of_group(folder, own[0].table, own, command)
     return draw_all(draw)
 
 
@@ -41,10 +44,14 @@ def _of_group(folder: Path, stem: str, own: list[Measured], command: str) -> lis
     figures: list[Callable[[], None]] = []
     part, contexts = own[0].row.part, {m.row.context for m in own}
     if part != "length-transfer" and len(contexts) > 1:
+        pairs = [m for m in own if m.row.variant not in _THREE_BODY]
         figures += [
-            lambda: over_context(folder / f"{stem}.png", own, command),
+            lambda: over_context(folder / f"{stem}.png", pairs, command),
             lambda: gains_over_context(folder / f"{stem}-gains.png", own, command),
         ]
+        if len(pairs) < len(own):
+            shown = [m for m in own if m.row.variant in (SOFTMAX, "h+J", *_THREE_BODY)]
+            figures.append(lambda: over_context(folder / f"{stem}-three-body.png", shown, command))
     if part in ("brackets-tuned", "samplers"):
         figures.append(lambda: gain_list(folder / f"{stem}-gains.png", own, command))
     if part == "length-transfer":
@@ -89,20 +96,22 @@ def softmax_gains(own: Sequence[Measured]) -> dict[str, dict[int, PairedDifferen
 
 
 def gains_over_context(path: Path, own: Sequence[Measured], command: str) -> None:
-    """Paired gains over softmax over T, and those between the published means."""
-    measure, gains = own[0].row.measure, softmax_gains(own)
+    """Paired gains over softmax over T of what has fields, and those between the published means."""
+    measure = own[0].row.measure
+    gains = {name: found for name, found in softmax_gains(own).items() if name not in _WITHOUT_FIELDS}
     if not gains:
         return
     means = {(m.row.variant, m.row.context): m.row.published.value for m in own if m.row.published is not None}
-    sign = -1 if measure == "perplexity" else 1
+    sign = -1 if measure == "perplexity" else _UNITS[measure]
     published = {
         variant: {t: sign * (means[variant, t] - means[SOFTMAX, t]) for t in places if (variant, t) in means}
         for variant, places in gains.items()
     }
     _write_gains(path, [(variant, t, g) for variant, places in gains.items() for t, g in places.items()])
     title = f"{heading(own[0].row)}: gain over softmax\npaired over seeds, with 95 % intervals"
+    shown = {name: {t: _in_units(g, measure) for t, g in places.items()} for name, places in gains.items()}
     plots.save_gains_over_context(
-        path, gains, published, title, quantity=_GAINS[measure], note=_note(own, command)
+        path, shown, published, title, quantity=_GAINS[measure], note=_note(own, command)
     )  # fmt: skip
 
 
@@ -115,8 +124,20 @@ def gain_list(path: Path, own: Sequence[Measured], command: str) -> None:
         return
     ordered = dict(sorted(gains.items(), key=lambda item: -item[1].mean))
     _write_gains(path, [(variant, context, g) for variant, g in ordered.items()])
-    title = f"{heading(own[0].row)}, T = {context}: gain over softmax\npaired over seeds (how many), 95 % intervals"
-    plots.save_gain_list(path, ordered, title, quantity=_GAINS[own[0].row.measure], note=_note(own, command))
+    title = (
+        f"{heading(own[0].row)}, T = {context}: gain over softmax\n"
+        "paired over seeds (how many); 95 % intervals, blue where 0 is outside"
+    )
+    measure = own[0].row.measure
+    shown = {name: _in_units(g, measure) for name, g in ordered.items()}
+    plots.save_gain_list(path, shown, title, quantity=_GAINS[measure], note=_note(own, command))
+
+
+def _in_units(gain: PairedDifference, measure: str) -> PairedDifference:
+    """Accuracies in percentage points."""
+    unit = _UNITS[measure]
+    low, high = (None if end is None else unit * end for end in (gain.low, gain.high))
+    return dataclasses.replace(gain, mean=unit * gain.mean, low=low, high=high)
 
 
 def _write_gains(path: Path, gains: Sequence[tuple[str, int, PairedDifference]]) -> None:

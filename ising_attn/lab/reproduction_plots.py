@@ -35,8 +35,7 @@ def save_over_context(
     axis = figure.subplots()
     for (name, series), colour, marker in zip(ours.items(), _cycle(COLOURS), _cycle(MARKERS), strict=False):
         contexts = sorted(series)
-        numbers = [mean_and_std(list(series[t])) for t in contexts]
-        means, stds = [m for m, _ in numbers], [0.0 if s is None else s for _, s in numbers]
+        means, stds = _means(series, contexts)
         axis.errorbar(contexts, means, yerr=stds, color=colour, marker=marker, markersize=4.5, linewidth=1.4,
                       capsize=2.5, label=name)  # fmt: skip
         if known := published.get(name):
@@ -65,7 +64,10 @@ def save_gains_over_context(
     quantity: str,
     note: str = "",
 ) -> None:
-    """Paired gain over softmax at each T with its 95 % interval; side by side so that bars do not hide each other."""
+    """Paired gain over softmax at each T with its 95 % interval; side by side so that bars do not hide each other.
+
+    The axis is that of our numbers, so that published ones far off are not shown.
+    """
     figure = new_figure(7.2, 4.4)
     axis = figure.subplots()
     contexts = sorted({t for own in gains.values() for t in own})
@@ -89,6 +91,9 @@ def save_gains_over_context(
     axis.set_xlabel("context T")
     axis.set_ylabel(f"{quantity} (above 0: better)")
     _context_ticks(axis, set(contexts))
+    ends = [end for own in gains.values() for g in own.values() for end in (g.mean, g.low, g.high) if end is not None]
+    margin = 0.25 * (max(*ends, 0.0) - min(*ends, 0.0))
+    axis.set_ylim(min(*ends, 0.0) - margin, max(*ends, 0.0) + margin)
     axis.grid(alpha=0.25)
     axis.legend(frameon=False, fontsize=8, ncols=2 if len(gains) > 4 else 1)
     figure.suptitle(title, fontsize=10)
@@ -109,7 +114,7 @@ def save_gain_list(
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set_yticks(range(len(gains)), [f"{name} ({g.count})" for name, g in gains.items()], fontsize=8)
     axis.invert_yaxis()
-    axis.set_xlabel(f"{quantity} (above 0: better; blue: the 95 % interval leaves out 0)")
+    axis.set_xlabel(quantity)
     axis.grid(alpha=0.25)
     figure.suptitle(title, fontsize=10)
     _footnote(figure, note)
@@ -126,6 +131,7 @@ def save_mean_couplings(path: Path, couplings: Float[np.ndarray, "seeds n n"], t
     image = left.imshow(np.ma.masked_array(mean, mask=np.triu(np.ones((n, n), dtype=bool))), cmap="RdBu_r",
                         vmin=-limit, vmax=limit)  # fmt: skip
     left.set_facecolor("#eeeeee")
+    _whole_ticks(left)
     left.set_xlabel("key position k")
     left.set_ylabel("key position j")
     left.set_title(f"mean of {seeds} seed{'' if seeds == 1 else 's'}", fontsize=9)
@@ -154,9 +160,9 @@ def save_lines(path: Path, ours: Mapping[str, Series], title: str, *, quantity: 
     axis = figure.subplots()
     for (name, series), colour, marker in zip(ours.items(), _cycle(COLOURS), _cycle(MARKERS), strict=False):
         places = sorted(series)
-        numbers = [mean_and_std(list(series[k])) for k in places]
-        axis.errorbar(places, [m for m, _ in numbers], yerr=[0.0 if s is None else s for _, s in numbers], color=colour,
-                      marker=marker, markersize=4.5, linewidth=1.3, capsize=2.5, label=name)  # fmt: skip
+        means, stds = _means(series, places)
+        axis.errorbar(places, means, yerr=stds, color=colour, marker=marker, markersize=4.5, linewidth=1.3,
+                      capsize=2.5, label=name)  # fmt: skip
     axis.set_xlabel(over)
     axis.set_ylabel(quantity)
     _context_ticks(axis, {k for series in ours.values() for k in series})
@@ -167,6 +173,12 @@ def save_lines(path: Path, ours: Mapping[str, Series], title: str, *, quantity: 
     figure.suptitle(title, fontsize=10)
     _footnote(figure, note)
     save_figure(figure, path)
+
+
+def _means(series: Series, places: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation at each place; 0 for the deviation of a single value."""
+    pairs = [mean_and_std(list(series[place])) for place in places]
+    return [np.nan if mean is None else mean for mean, _ in pairs], [std or 0.0 for _, std in pairs]
 
 
 def _cycle(items: Sequence[Any]) -> list[Any]:
@@ -180,6 +192,13 @@ def _context_ticks(axis: Any, contexts: set[int]) -> None:
         axis.set_xscale("log", base=2)
         axis.minorticks_off()
     axis.set_xticks(shown, [str(t) for t in shown])
+
+
+def _whole_ticks(axis: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for one in (axis.xaxis, axis.yaxis):
+        one.set_major_locator(MaxNLocator(integer=True))
 
 
 def _percent(axis: Any) -> None:

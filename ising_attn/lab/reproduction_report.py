@@ -27,6 +27,11 @@ class Measured:
     runs: Runs
 
     @property
+    def table(self) -> str:
+        """Name of the table and figure that it stands in."""
+        return "-".join([self.row.part, *self.row.group.lower().split()])
+
+    @property
     def values(self) -> dict[int, float]:
         """What the row measures, by seed."""
         return values(self.runs, f"test_{self.row.measure}")
@@ -68,8 +73,8 @@ def part_tables(results: Sequence[Measured]) -> dict[str, Table]:
     for part in dict.fromkeys(m.row.part for m in results):
         own = [m for m in results if m.row.part == part]
         for group in dict.fromkeys(m.row.group for m in own):
-            name = "-".join([part, *group.lower().split()])
-            tables[name] = value_table([m for m in own if m.row.group == group])
+            shown = [m for m in own if m.row.group == group]
+            tables[shown[0].table] = value_table(shown)
         if (compared := comparison_table(own)).rows:
             tables[f"{part}-gains"] = compared
         if any(m.through_exact() != m.values and m.through_exact() for m in own):
@@ -107,8 +112,7 @@ def value_table(results: Sequence[Measured]) -> Table:
         table.add(variant, seeds, *(spread(list(own[t].values.values()), form) if t in own else None for t in contexts))
         published = [own[t].row.published if t in own else None for t in contexts]
         if any(published):
-            cells = [p and f"{p.value:{form}}" + (f" ± {p.std:{form}}" if p.std is not None else "") for p in published]
-            table.add("", "published", *cells)
+            table.add("", "published", *(None if p is None else p.shown(form) for p in published))
     table.caption = f"Mean ± sample standard deviation over seeds. {_provenance(results)}"
     return table
 

@@ -72,6 +72,17 @@ def finished_runs(out: Path, arguments: Mapping[str, Sequence[str]]) -> dict[str
     return found
 
 
+def changed_runs(out: Path, arguments: Mapping[str, Sequence[str]]) -> list[Path]:
+    """The folders of those rows that hold runs with other flags."""
+    folders = [(row, folder) for row in arguments for folder in sorted((out / "runs" / row).glob("seed-*"), key=_seed)]
+    return [
+        folder
+        for row, folder in folders
+        if folder.is_dir()
+        and Job(row=row, seed=_seed(folder), experiment="", arguments=tuple(arguments[row])).state(out) is State.CHANGED
+    ]
+
+
 def _seed(folder: Path) -> int:
     number = folder.name.partition("-")[2]
     return int(number) if number.isdigit() else -1

@@ -74,8 +74,13 @@ def aer_diagonals(h: torch.Tensor, j: torch.Tensor, layers: Layers, threads: int
     return run
 
 
-def forward_backward(engine: StateVectorEngine, h: torch.Tensor, j: torch.Tensor, layers: Layers) -> None:
+def forward_backward(
+    engine: StateVectorEngine, h: torch.Tensor, j: torch.Tensor, layers: Layers, *, angles: bool = False
+) -> None:
+    """Gradients in fields and couplings, with `angles` in those of every layer as well."""
     h, j = h.clone().requires_grad_(), j.clone().requires_grad_()
+    if angles:
+        layers = Layers(*(row.clone().requires_grad_() for row in (layers.fields, layers.couplings, layers.mixer)))
     engine.magnetization(h, j, layers).sum().backward()
 
 
@@ -105,27 +110,31 @@ def measure(num_spins: int, problems: int, num_layers: int, threads: int, rounds
         "kernels": lambda: fused.probabilities(h, j, layers),
         "marginals": lambda: fused.magnetization(h, j, layers),
         "marginals + gradient": lambda: forward_backward(fused, h, j, layers),
+        "with angles": lambda: forward_backward(fused, h, j, layers, angles=True),
+        "with angles, torch": lambda: forward_backward(plain, h, j, layers, angles=True),
         "torch": lambda: plain.probabilities(h, j, layers),
         "aer gates": gates,
         "aer diagonals": diagonals,
     }
-    seconds = interleaved(runs, rounds, {"aer gates", "aer diagonals"})
+    seconds = interleaved(runs, rounds, {"aer gates", "aer diagonals", "with angles, torch"})
     return {"spins": num_spins, "problems": problems, "error": error, **seconds}
 
 
 def report(rows: list[dict[str, float]]) -> None:
     print(f"{'n, problems':>12} {'kernels ms':>11} {'× gates':>14} {'× diagonal':>14} {'torch × gates':>14} ", end="")
-    print(f"{'f+b / f':>10} {'error':>9}")
+    print(f"{'f+b / f':>10} {'angles / f':>11} {'torch ÷':>8} {'error':>9}")
     for row, (_, _, gates_goal, diagonal_goal) in zip(rows, CASES, strict=True):
         gates, diagonal = row["aer gates"] / row["kernels"], row["aer diagonals"] / row["kernels"]
         torch_gain = row["aer gates"] / row["torch"]
-        both = row["marginals + gradient"] / row["marginals"]
+        both, angles = (row[name] / row["marginals"] for name in ("marginals + gradient", "with angles"))
         print(
             f"{row['spins']:>4}, {row['problems']:>6} {1e3 * row['kernels']:>11.2f} "
             f"{gates:>6.0f} (≥{gates_goal:>3}) {diagonal:>7.0f} (≥{diagonal_goal:>2}) "
             f"{torch_gain:>8.1f} (≥{TORCH_GOAL}) "
-            f"{both:>4.1f} (≤{BACKWARD_GOAL}) {row['error']:>9.1e}"
+            f"{both:>4.1f} (≤{BACKWARD_GOAL}) {angles:>11.1f} {row['with angles, torch'] / row['with angles']:>8.1f} "
+            f"{row['error']:>9.1e}"
         )
+    print("angles / f: forward and backward with the gradient in every layer's angles too; torch ÷: the same by torch")
     print(f"error: largest difference in a probability from Aer in double precision (≤ {ERROR_GOAL:g})")
 
 

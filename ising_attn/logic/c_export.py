@@ -10,7 +10,7 @@ from ising_attn.logic.gates import GATES
 from ising_attn.logic.heads import GroupSum, LinearHead
 
 # Gates per C function: compile time grows faster than the length of a function.
-_PART = 1000
+_PART = 250
 
 
 def to_c(circuit: Circuit, name: str = "logic") -> str:
@@ -24,7 +24,7 @@ def to_c(circuit: Circuit, name: str = "logic") -> str:
 
     Any number of samples is fine; the result is 0, or 1 where memory is short. Integers are those of `BooleanNetwork`;
     logits of a GroupSum are the same floats, those of a LinearHead, summed in double here as there, the same to one
-    unit in the last place. NAME_words(signals, out) works on packed words, with the inputs in the first signals.
+    unit in the last place. NAME_words(s, out) works on packed words: s has SIGNALS + 2 of them, the inputs first.
 
     Raises:
         InvalidLogicError: a name that is no C identifier.
@@ -76,22 +76,32 @@ def _part(circuit: Circuit, start: int) -> str:
         a, b = (f"s[{int(k[gate])}]" for k in (circuit.first, circuit.second))
         expression = gate_expression(int(circuit.numbers[gate]), a, b, "~(word)0", "(word)0")
         lines.append(f"    s[{circuit.in_features + gate}] = {expression};")
-    return f"static void NAME_part_{start // _PART}(word *s) {{\n" + "\n".join(lines) + "\n}\n"
+    # Not static: a compiler would inline all parts into one function, and take minutes.
+    name = f"void NAME_part_{start // _PART}(word *s)"
+    return f"{name};\n{name} {{\n" + "\n".join(lines) + "\n}\n"
 
 
 def _words(circuit: Circuit, parts: int) -> str:
-    constants = {ZERO: "(word)0", ONE: "~(word)0"}
-    calls = [f"    NAME_part_{k}(s);" for k in range(parts)]
-    lines = [f"    out[{k}] = {constants.get(s, f's[{s}]')};" for k, s in enumerate(circuit.outputs.tolist())]
-    # Where all outputs are constants, s is not read.
-    return "void NAME_words(word *s, word *out) {\n    (void)s;\n" + "\n".join(calls + lines) + "\n}\n"
+    # The constants stand behind the signals.
+    places = {ZERO: circuit.in_features + circuit.num_gates, ONE: circuit.in_features + circuit.num_gates + 1}
+    outputs = ", ".join(str(places.get(signal, signal)) for signal in circuit.outputs.tolist())
+    calls = "".join(f"    NAME_part_{k}(s);\n" for k in range(parts))
+    return f"""static const uint32_t NAME_outputs[OUTPUTS] = {{{outputs}}};
+
+void NAME_words(word *s, word *out) {{
+    s[SIGNALS] = 0;
+    s[SIGNALS + 1] = ~(word)0;
+{calls}    for (size_t k = 0; k < OUTPUTS; k++)
+        out[k] = s[NAME_outputs[k]];
+}}
+"""
 
 
 # `take` gets the outputs of up to 64 samples; rows beyond the last sample are never read.
 _BATCH = """typedef void (*NAME_taker)(const word *out, size_t first, size_t count, void *target);
 
 static int NAME_batches(const uint8_t *rows, size_t samples, NAME_taker take, void *target) {
-    word *s = malloc((SIGNALS + OUTPUTS) * sizeof(word));
+    word *s = malloc((SIGNALS + 2 + OUTPUTS) * sizeof(word));
     if (s == NULL)
         return 1;
     for (size_t first = 0; first < samples; first += 64) {
@@ -102,8 +112,8 @@ static int NAME_batches(const uint8_t *rows, size_t samples, NAME_taker take, vo
             for (size_t f = 0; f < INPUTS; f++)
                 s[f] |= (word)(row[f] & 1) << k;
         }
-        NAME_words(s, s + SIGNALS);
-        take(s + SIGNALS, first, count, target);
+        NAME_words(s, s + SIGNALS + 2);
+        take(s + SIGNALS + 2, first, count, target);
     }
     free(s);
     return 0;

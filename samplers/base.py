@@ -17,6 +17,7 @@ from samplers.options import check_options, option
 from samplers.problem import IsingProblem
 from samplers.samples import Samples
 from samplers.streams import derive_key
+from samplers.supports import largest_support
 
 Gradient = Literal["exact", "implicit", "adjoint", "parameter-shift", "covariance", "straight-through", "none"]
 
@@ -59,6 +60,8 @@ class Sampler(abc.ABC):
     """
 
     name: ClassVar[str] = ""
+    # Whether spins that are not allowed cost nothing, so that `max_spins` counts those of one query alone.
+    splits_masks: ClassVar[bool] = False
     seed: int = option(default=0, help="seed of the calls that are given none; any integer")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -244,11 +247,15 @@ class Sampler(abc.ABC):
         able = self.capabilities
         if problem.triples is not None and not able.higher_order:
             raise NotSupportedError(f"{self._spoken()} takes no three-body terms; use 'exact' or 'gibbs'")
-        if able.max_spins is not None and problem.num_spins > able.max_spins:
+        if able.max_spins is not None and (spins := self._spins(problem)) > able.max_spins:
             raise ProblemTooLargeError(
-                f"{problem.num_spins} spins were given; {self._spoken()} takes at most {able.max_spins}; "
+                f"{spins} spins were given; {self._spoken()} takes at most {able.max_spins}; "
                 "use get_sampler('gibbs'), or 'band' for couplings of short range"
             )
+
+    def _spins(self, problem: IsingProblem) -> int:
+        """What `max_spins` limits."""
+        return largest_support(problem) if self.splits_masks else problem.num_spins
 
     def _provenance(self, problem: IsingProblem, seed: int | None) -> dict[str, Any]:
         return {

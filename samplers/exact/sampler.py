@@ -14,7 +14,7 @@ from samplers.options import option
 from samplers.problem import IsingProblem
 from samplers.samples import Samples
 from samplers.streams import uniforms_like
-from samplers.supports import SupportSplit
+from samplers.supports import SupportSplit, split_is_cheaper
 
 
 class ExactSampler(Sampler):
@@ -22,7 +22,8 @@ class ExactSampler(Sampler):
 
     The states are summed by two halves of the spins (see `samplers.exact.halves`): per group of problems that share
     J, a table of 2^n weights once and 2·2^n multiply-adds per problem in matrix products, forward; twice that backward.
-    A causal mask costs each query only its own prefix. Without J and K it is tanh(βh), for any number of spins.
+    A causal mask costs each query only its own prefix, and another mask that the batch shares only the spins that are
+    allowed, where that is cheaper. Without J and K it is tanh(βh), for any number of spins.
 
     float32 problems are summed in float32; queries whose sum would under- or overflow are redone in float64, and
     in log space where that does not reach, so fields of 1e4 and couplings of 30 give finite, right results.
@@ -34,6 +35,7 @@ class ExactSampler(Sampler):
     """
 
     name = "exact"
+    splits_masks = True
     max_spins: int = option(
         default=24, help="most spins of one problem; time and memory double with each", minimum=1, maximum=30
     )
@@ -122,31 +124,37 @@ class ExactSampler(Sampler):
         if isinstance(problem, IsingProblem) and problem.num_spins > self.max_spins:
             if problem.is_independent:
                 return
-            n = problem.num_spins
-            raise ProblemTooLargeError(
-                f"{n} spins need 2^{n} states; exact allows {self.max_spins} (option max_spins); "
-                "use get_sampler('gibbs'), or 'band' for couplings of short range"
-            )
+            if (n := self._spins(problem)) > self.max_spins:
+                raise ProblemTooLargeError(
+                    f"{n} spins need 2^{n} states; exact allows {self.max_spins} (option max_spins); "
+                    "use get_sampler('gibbs'), or 'band' for couplings of short range"
+                )
         super()._check(problem)
+
+
+# More spins are never summed where the mask leaves fewer.
+_MOST_WHOLE = 20
 
 
 def _unmasked_where_needed(
     problem: IsingProblem, method: Callable[[IsingProblem], Tensor], *, spin_axes: int, fill: float
 ) -> Tensor:
-    """`method` on the grouped problem; with triples and a mask, on each distinct set of allowed spins.
+    """`method` on the grouped problem; on each distinct set of allowed spins where that is cheaper or must be.
 
-    A clamped spin's pull through a triple is on pairs, which fields cannot compensate.
+    With triples it must: a clamped spin's pull through a triple is on pairs, which fields cannot compensate.
     """
-    if problem.triples is None or problem.allowed is None:
+    must = problem.allowed is not None and (problem.triples is not None or problem.num_spins > _MOST_WHOLE)
+    if not must and not split_is_cheaper(problem):
         grouped = problem.grouped()
         return grouped.restore(method(grouped.problem))
-    split, n = SupportSplit(problem), problem.num_spins
+    split, n = SupportSplit(problem, join=problem.triples is None), problem.num_spins
     if not split.parts:
         shape = {0: (), 1: (n,), 2: (n, n)}[spin_axes]
         return problem.fields.sum() * 0 + problem.fields.new_full((*problem.batch_shape, *shape), fill)
     values = []
     for part in split.parts:
-        value = method(part.problem)
+        grouped = part.problem.grouped()
+        value = grouped.restore(method(grouped.problem))
         if spin_axes == 2:
             full = value.new_full((*value.shape[:-2], n, value.shape[-1]), fill)
             value = full.index_copy(-2, part.spins, value)

@@ -75,7 +75,7 @@ class TextTask:
         InvalidOptionError: a split that has no window.
     """
 
-    metrics = ("loss", "perplexity", "bits_per_char")
+    metrics: tuple[str, ...] = ("loss", "perplexity", "bits_per_char")
     """What `evaluate` reports."""
 
     def __init__(

@@ -112,7 +112,7 @@ def test_devices_are_checked(monkeypatch):
         resolve_device("cuda:2")
 
 
-def shown(*, terminal: bool) -> str:
+def shown(*, terminal: bool, early: bool = False) -> str:
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=80, color_system=None)
     with training_progress("seed 0", console=console) as progress:
@@ -120,6 +120,8 @@ def shown(*, terminal: bool) -> str:
         for step in range(1, 101):
             progress.advance(step, {"loss": 1 / step, "accuracy": 0.5, "error": 3.0})
         progress.evaluated(100, {"loss": 0.25, "accuracy": 0.875})
+        if early:
+            progress.stopped_early(100)
     return text.getvalue()
 
 
@@ -142,3 +144,10 @@ def test_a_terminal_gets_one_bar_with_loss_accuracy_and_time_left_on_80_columns(
     for part in ("seed 0", "100/200", "loss 0.010", "0.875"):
         assert part in last
     assert len(last.rstrip()) <= 80
+
+
+def test_a_fit_that_stops_early_ends_its_bar_and_says_so():
+    last = shown(terminal=True, early=True).split("\r")[-1].replace("\x1b[2K", "").split("\n")[0]
+    assert "stopped early" in last and "100/100" in last and "0.875" in last and "0:00:00" in last or "00:00" in last
+    assert shown(terminal=False, early=True).splitlines()[-1] == "seed 0: stopped early after step 100 of 200"
+    assert "stopped early" not in shown(terminal=True)

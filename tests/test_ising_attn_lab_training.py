@@ -245,6 +245,24 @@ class Scripted(Regression):
         return {"loss": next(self.values)}
 
 
+def test_the_display_hears_of_an_early_stop_alone():
+    class Display:
+        def __init__(self) -> None:
+            self.early: list[int] = []
+
+        def start(self, step, total): ...
+        def advance(self, step, values): ...
+        def evaluated(self, step, values): ...
+        def stopped_early(self, step):
+            self.early.append(step)
+
+    for steps, expected in ((5, []), (100, [8])):
+        display = Display()
+        settings = dataclasses.replace(SETTINGS, steps=steps, eval_every=1, patience=3)
+        trainer(None, settings, Scripted([5.0, 4.0, 5.0, 4.0, 3.0, 3.0, 3.0, 3.0, 9.0])).fit(display)
+        assert display.early == expected
+
+
 def test_patience_counts_evaluations_without_improvement():
     settings = dataclasses.replace(SETTINGS, steps=100, eval_every=1, patience=3)
     nan = float("nan")

@@ -34,6 +34,8 @@ def save_learning_curve(
 ) -> None:
     """Training and validation values over the steps, without fits that have a label; nothing where there are no rows.
 
+    Training values are means over the steps since the last evaluation; validation values are of that step's weights.
+
     Args:
         metrics: rows of metrics.jsonl, with `quantity` and `validation_quantity` for every quantity.
     """
@@ -45,7 +47,7 @@ def save_learning_curve(
     steps = [row["step"] for row in rows]
     curves = {
         quantity: {
-            "training": (steps, [row[quantity] for row in rows]),
+            "training, mean since the last evaluation": (steps, [row[quantity] for row in rows]),
             "validation": (steps, [row[f"validation_{quantity}"] for row in rows]),
         }
         for quantity in quantities

@@ -29,7 +29,7 @@ def save_learning_curve(
     axes = figure.subplots(1, len(curves), squeeze=False)[0]
     for axis, (quantity, lines) in zip(axes, curves.items(), strict=True):
         for (name, (steps, values)), colour in zip(lines.items(), (_GREY, _BLUE, _ORANGE), strict=False):
-            marker = "o" if len(steps) <= 40 and name != "train" else None
+            marker = "o" if len(steps) <= 40 and not name.startswith("train") else None
             axis.plot(steps, values, color=colour, label=name, linewidth=1.4, marker=marker, markersize=3)
         axis.set_xlabel("training step")
         axis.set_ylabel(quantity)

@@ -80,6 +80,9 @@ class _Bar:
         self._validation = f" │ validation {values[name]:.3f}"
         self._bar.update(self._task, shown=self._train + self._validation)
 
+    def stopped_early(self, step: int) -> None:
+        self._bar.update(self._task, completed=step, total=step, shown=f"stopped early{self._validation}")
+
 
 class _Lines:
     """A line at each evaluation, and every half minute between them, for log files."""
@@ -102,6 +105,10 @@ class _Lines:
 
     def evaluated(self, step: int, values: Mapping[str, float]) -> None:
         self._line(step, f" │ validation {_spoken(values)}")
+
+    def stopped_early(self, step: int) -> None:
+        line = f"{self._label}: stopped early after step {step} of {self._total}"
+        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def _line(self, step: int, validation: str) -> None:
         self._last = time.monotonic()

@@ -45,6 +45,7 @@ class ProgressDisplay(Protocol):
     def start(self, step: int, total: int) -> None: ...
     def advance(self, step: int, values: Mapping[str, float]) -> None: ...
     def evaluated(self, step: int, values: Mapping[str, float]) -> None: ...
+    def stopped_early(self, step: int) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +161,8 @@ class Trainer:
         if self._best_weights is not None:
             self.model.load_state_dict(self._best_weights)
         early = self.step < self.settings.steps
+        if early and progress is not None:
+            progress.stopped_early(self.step)
         return TrainingResult(state.best_metrics, state.best_step, self.step, state.seconds, early)
 
     def evaluate(self, split: str) -> dict[str, float]:

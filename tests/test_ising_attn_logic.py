@@ -10,6 +10,7 @@ from torch import nn
 
 from ising_attn import logic
 from ising_attn.feed_forward import feed_forward_parameters, make_feed_forward
+from ising_attn.logic import functional
 from ising_attn.logic import gates as table
 from ising_attn.logic.functional import apply_gates, combine, gates_by_definition
 from ising_attn.logic.modes import relaxed_bits, relaxed_choice
@@ -68,20 +69,38 @@ def test_a_relaxed_gate_is_the_probability_of_a_one():
     assert found[0].tolist() == pytest.approx(expected)
 
 
-def test_the_fused_layer_is_the_sum_over_sixteen_gates_in_value_and_gradient():
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-5)])
+@pytest.mark.parametrize(("count", "inputs", "gates"), [(7, 9, 12), (0, 3, 4), (1, 2, 1), (300, 700, 500)])
+def test_the_fused_layer_is_the_sum_over_sixteen_gates_in_value_and_gradient(
+    monkeypatch, compiled: bool, dtype: torch.dtype, tolerance: float, count: int, inputs: int, gates: int
+):
+    monkeypatch.setattr(functional, "_compiles", lambda *_: compiled)
     make = generator()
-    x = torch.rand(7, 9, generator=make, dtype=torch.float64, requires_grad=True)
-    logits = torch.randn(12, 16, generator=make, dtype=torch.float64, requires_grad=True)
-    index = logic.LogicLayer(9, 12, generator=make).wiring.pairs()
-    slope = torch.randn(7, 12, generator=make, dtype=torch.float64)
+    x = torch.rand(inputs, count, generator=make, dtype=dtype).T.requires_grad_()
+    logits = torch.randn(gates, 16, generator=make, dtype=dtype, requires_grad=True)
+    index = logic.LogicLayer(inputs, gates, generator=make).wiring.pairs()
+    slope = torch.randn(gates, count, generator=make, dtype=dtype).T
     weights = logits.softmax(-1)
     slow = gates_by_definition(x[:, index[0]], x[:, index[1]], weights)
-    forms = table.coefficients(weights @ table.truth_tables(dtype=torch.float64)).T.contiguous()
-    fast = apply_gates(x, index, forms)
-    assert torch.allclose(fast, slow, atol=1e-14)
+    fast = apply_gates(x, index, table.coefficients(weights @ table.truth_tables(dtype=dtype)).T)
+    assert torch.allclose(fast, slow, atol=tolerance)
     expected = torch.autograd.grad((slow * slope).sum(), (x, logits), retain_graph=True)
     for ours, theirs in zip(torch.autograd.grad((fast * slope).sum(), (x, logits)), expected, strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-13)
+        assert torch.allclose(ours, theirs, atol=tolerance)
+
+
+def test_threads_change_no_gradient_by_more_than_rounding():
+    layer, x = logic.LogicLayer(300, 400, generator=generator()), torch.rand(900, 300, generator=generator(1))
+    layer(x).square().sum().backward()
+    alone, layer.gates.logits.grad = layer.gates.logits.grad, None
+    torch.set_num_threads(3)
+    try:
+        layer(x).square().sum().backward()
+    finally:
+        torch.set_num_threads(1)
+    assert alone is not None and layer.gates.logits.grad is not None
+    assert torch.allclose(layer.gates.logits.grad, alone, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("wiring", logic.WIRINGS)

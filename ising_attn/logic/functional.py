@@ -5,6 +5,7 @@ form with 3 multiply-adds per sample. Only x and the coefficients are kept for t
 the memory of a layer is that of its input. `gates_by_definition` is the slow twin.
 """
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -14,26 +15,82 @@ from ising_attn.logic.gates import truth_tables
 
 
 class GatherAndCombine(torch.autograd.Function):
-    """out[s, g] = c_g + c_a,g·x[s, a_g] + c_b,g·x[s, b_g] + c_ab,g·x[s, a_g]·x[s, b_g], coefficients (4, gates)."""
+    """out[s, g] = c_g + c_a,g·x[s, a_g] + c_b,g·x[s, b_g] + c_ab,g·x[s, a_g]·x[s, b_g], coefficients (4, gates).
+
+    On the CPU by a compiled loop, elsewhere by torch.
+    """
 
     @staticmethod
     def forward(ctx, x, index, coefficients):
         ctx.save_for_backward(x, index, coefficients)
-        return combine(x.index_select(-1, index[0]), x.index_select(-1, index[1]), coefficients)
+        return (_compiled_forward if _compiles(x, coefficients) else _torch_forward)(x, index, coefficients)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, slope):
         x, index, coefficients = ctx.saved_tensors
-        a, b = x.index_select(-1, index[0]), x.index_select(-1, index[1])
-        needs_x, _, needs_c = ctx.needs_input_grad
-        x_slope = None
-        if needs_x:
-            _, c_a, c_b, c_ab = coefficients
-            x_slope = torch.zeros_like(x)
-            x_slope.index_add_(-1, index[0], slope * torch.addcmul(c_a, c_ab, b))
-            x_slope.index_add_(-1, index[1], slope * torch.addcmul(c_b, c_ab, a))
-        return x_slope, None, _coefficient_slopes(slope, a, b) if needs_c else None
+        backward = _compiled_backward if _compiles(x, coefficients, slope) else _torch_backward
+        x_slope, coefficient_slopes = backward(x, index, coefficients, slope)
+        return x_slope, None, coefficient_slopes
+
+
+def _compiles(*tensors: Tensor) -> bool:
+    dtype = tensors[0].dtype
+    known = dtype in (torch.float32, torch.float64)
+    return known and all(t.device.type == "cpu" and t.dtype == dtype for t in tensors)
+
+
+def _torch_forward(x: Tensor, index: Tensor, coefficients: Tensor) -> Tensor:
+    return combine(x.index_select(-1, index[0]), x.index_select(-1, index[1]), coefficients)
+
+
+def _torch_backward(x: Tensor, index: Tensor, coefficients: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = x.index_select(-1, index[0]), x.index_select(-1, index[1])
+    _, c_a, c_b, c_ab = coefficients
+    x_slope = torch.zeros_like(x)
+    x_slope.index_add_(-1, index[0], slope * torch.addcmul(c_a, c_ab, b))
+    x_slope.index_add_(-1, index[1], slope * torch.addcmul(c_b, c_ab, a))
+    return x_slope, _coefficient_slopes(slope, a, b)
+
+
+def _compiled_forward(x: Tensor, index: Tensor, coefficients: Tensor) -> Tensor:
+    from ising_attn.logic.fused_kernels import fused_forward
+    from samplers.kernels import in_threads
+
+    out = x.new_empty(x.shape[0], index.shape[1])
+    arrays, target = _arrays(x, index, coefficients), out.numpy()
+    in_threads(lambda low, high: fused_forward(*arrays, low, high, target), len(x), smallest=_share(index))
+    return out
+
+
+def _compiled_backward(x: Tensor, index: Tensor, coefficients: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    from ising_attn.logic.fused_kernels import fused_backward
+    from samplers.kernels import in_threads
+
+    x_slope = torch.zeros_like(x, memory_format=torch.contiguous_format)
+    arrays, target = (*_arrays(x, index, coefficients), slope.contiguous().numpy()), x_slope.numpy()
+    parts: dict[int, np.ndarray] = {}
+
+    def part(low: int, high: int) -> None:
+        # In double: there are as many terms as samples.
+        parts[low] = np.zeros((4, index.shape[1]))
+        fused_backward(*arrays, low, high, target, parts[low])
+
+    in_threads(part, len(x), smallest=_share(index))
+    # In the order of the samples, whichever part was done first.
+    total = np.sum([parts[low] for low in sorted(parts)], axis=0)
+    return x_slope, torch.from_numpy(total).to(coefficients.dtype)
+
+
+def _arrays(x: Tensor, index: Tensor, coefficients: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    contiguous = (tensor.detach().contiguous().numpy() for tensor in (x, index, coefficients))
+    samples, pairs, forms = contiguous
+    return samples, pairs.view(np.uint64), forms
+
+
+def _share(index: Tensor) -> int:
+    """Samples that are worth a thread."""
+    return max(1, 2**16 // index.shape[1])
 
 
 class Combine(torch.autograd.Function):

@@ -211,10 +211,13 @@ def test_the_last_position_protocol_of_the_repository():
     batch = own.batch(0)
     assert batch.tokens.shape == (4, 16) and batch.targets.shape == (4, 1)
     model = LogicLM(LogicLMConfig(vocabulary=len(data.vocabulary), widths=(200,)))
-    scores = own.scores(model, own.split("test")[:100])
+    dense = LastPositionTask(data, context=16, batch_size=4, dense=True)
+    assert torch.equal(dense.batch(0).targets[:, -1:], batch.targets) and dense.batch(0).targets.shape == (4, 16)
+    torch.testing.assert_close(dense.logits(model, dense.batch(0))[:, -1:], own.logits(model, batch))
+    scores = dense.scores(model, own.split("test")[:100])
     assert len(scores.nats) == 84 and set(scores.positions.tolist()) == {15}
     with torch.no_grad():
-        torch.testing.assert_close(own.logits(model, batch.tokens)[:, 0], model(batch.tokens)[:, -1])
+        torch.testing.assert_close(own.logits(model, batch)[:, 0], model(batch.tokens)[:, -1])
 
 
 def test_an_entropy_reward_is_subtracted_per_choice():

@@ -9,7 +9,7 @@ from ising_attn.boltzmann import samplers_of
 from ising_attn.boolean import boolean_parts, run_as, temperature_of
 from ising_attn.lab.calibration import Calibration
 from ising_attn.lab.tables import Table
-from ising_attn.lab.text_task import TextScores, TextTask
+from ising_attn.lab.text_task import TextBatch, TextScores, TextTask
 from ising_attn.lab.training import evaluating
 from ising_attn.routers import Routing, recorded_routing, routers_of
 
@@ -122,9 +122,9 @@ def _test_scores(model: nn.Module, task: TextTask, seed: int) -> TextScores:
 
 def _routing(model: nn.Module, task: TextTask, seed: int) -> list[Routing]:
     """Of the first batch of test windows."""
-    window = task.windows(task.split("test"))[0].tokens.to(task.device)
+    first = task.windows(task.split("test"))[0]
     with evaluating(model, samplers=samplers_of(model), seed=seed), recorded_routing(model) as kept:
-        task.logits(model, window)
+        task.logits(model, TextBatch(first.tokens.to(task.device), first.targets.to(task.device)))
     return kept
 
 

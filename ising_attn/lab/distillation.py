@@ -127,11 +127,11 @@ class DistilledTask(WrappedTask):
         if settings.router_matching:
             _require(bool(routers_of(model)), "--router-matching", "routers")
             with recorded_routing(model) as choices:
-                return self.text.logits(model, batch.tokens).flatten(0, 1), [], choices
+                return self.text.logits(model, batch).flatten(0, 1), [], choices
         if not settings.attention_matching:
-            return self.text.logits(model, batch.tokens).flatten(0, 1), [], []
+            return self.text.logits(model, batch).flatten(0, 1), [], []
         _require(hasattr(model, "decoder_blocks"), "--attention-matching", "attention")
-        logits, maps = self.text.logits_and_maps(model, batch.tokens)
+        logits, maps = self.text.logits_and_maps(model, batch)
         return logits.flatten(0, 1), maps, []
 
 

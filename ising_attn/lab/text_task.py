@@ -109,17 +109,17 @@ class TextTask:
 
     def loss(self, model: nn.Module, batch: TextBatch) -> tuple[Tensor, dict[str, float]]:
         """Mean cross-entropy over all targets of the batch."""
-        return cross_entropy(self.logits(model, batch.tokens).flatten(0, 1), batch.targets.flatten()), {}
+        return cross_entropy(self.logits(model, batch).flatten(0, 1), batch.targets.flatten()), {}
 
-    def logits(self, model: nn.Module, tokens: Int[Tensor, "batch context"]) -> Float[Tensor, "batch targets classes"]:
-        """Logits of what is to be predicted: here at every position."""
-        return model(tokens)
+    def logits(self, model: nn.Module, batch: TextBatch) -> Float[Tensor, "batch targets classes"]:
+        """Logits for each target of the batch."""
+        return model(batch.tokens)
 
     def logits_and_maps(
-        self, model: nn.Module, tokens: Int[Tensor, "batch context"]
+        self, model: nn.Module, batch: TextBatch
     ) -> tuple[Float[Tensor, "batch targets classes"], list[Tensor]]:
         """Those, and the attention weights of each layer."""
-        return model(tokens, need_weights=True)
+        return model(batch.tokens, need_weights=True)
 
     def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
         scores = self.scores(model, self.split(split))
@@ -150,8 +150,9 @@ class TextTask:
         """The model's results on all characters but the first, in order; see `windows`."""
         nats, positions = [], []
         for batch in self.windows(characters, context):
-            logits = self.logits(model, batch.tokens.to(self.device)).double().flatten(0, 1)
-            nats.append(cross_entropy(logits, batch.targets.to(self.device).flatten(), reduction="none").cpu())
+            batch = TextBatch(batch.tokens.to(self.device), batch.targets.to(self.device))
+            logits = self.logits(model, batch).double().flatten(0, 1)
+            nats.append(cross_entropy(logits, batch.targets.flatten(), reduction="none").cpu())
             seen = torch.arange(batch.tokens.shape[1])[-batch.targets.shape[1] :]
             positions.append(seen.expand_as(batch.targets).flatten())
         return TextScores(torch.cat(nats).numpy(), torch.cat(positions).numpy())

@@ -110,17 +110,22 @@ def mix_chunk(chunk, t):
 
 @kernel
 def mix_chunks(x, buf, bits, t):
-    """Rotate the upper qubits of a large state: the `bits` of the chunk number. 64 columns stay in cache."""
+    """Rotate the upper qubits of a large state: the `bits` of the chunk number."""
     for column in range(0, CHUNK, WIDTH):
-        part = x[column:]
-        done = 0
-        while done < bits:
-            if bits - done >= 4:
-                _turn_four(part, buf, 1 << bits, done, t)
-                done += 4
-            else:
-                _turn_one(part, 1 << bits, done, t)
-                done += 1
+        mix_column(x[column:], buf, bits, t)
+
+
+@kernel
+def mix_column(part, buf, bits, t):
+    """The same for the first 64 numbers of every chunk, few enough to stay in cache."""
+    done = 0
+    while done < bits:
+        if bits - done >= 4:
+            _turn_four(part, buf, 1 << bits, done, t)
+            done += 4
+        else:
+            _turn_one(part, 1 << bits, done, t)
+            done += 1
 
 
 @kernel

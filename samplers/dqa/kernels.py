@@ -2,26 +2,12 @@
 
 The same mathematics as `samplers.dqa.evolution`, its slow twin. Mixer angles must be reduced to |x| ≤ π/4 (see
 `samplers.dqa.tiles`): the cosines are pulled out of the rotations and enter with the field phases.
-A large state does not fit into cache. Rotations of lower qubits go chunk by chunk, those of upper qubits column by
-column, and both commute: a sweep ends one layer with one half of its rotations and begins the next with the same half,
-so that every layer costs one sweep. Even layers go by chunks, odd ones by columns.
 Arrays of one tile: fields and magnetizations [spin][lane], probabilities [state][lane], state [re, im][rows].
 """
 
 import numpy as np
 
-from samplers.dqa.mixing import (
-    CHUNK,
-    LANES,
-    PADDED,
-    PADDED_CHUNK,
-    ROWS,
-    WIDTH,
-    mix_chunk,
-    mix_chunks,
-    mix_column,
-    mix_tile,
-)
+from samplers.dqa.mixing import CHUNK, LANES, PADDED, PADDED_CHUNK, ROWS, WIDTH, mix_chunk, mix_chunks, mix_tile
 from samplers.dqa.phases import field_phases, pair_phases, turn_backward, turn_backward_with_slopes, turn_forward
 from samplers.dqa.slopes import field_energies, mixer_slope
 from samplers.kernels import kernel
@@ -166,18 +152,6 @@ def layer_tables(h, h_high, energies, angles, layer, place, lanes, low_turns, hi
 
 
 @kernel
-def finish(x, apart, chunks, jump, buf, num_spins, layers, t):
-    """Rotate the half of the qubits of a large state that the sweep of the last layer leaves alone."""
-    if layers & 1:
-        mix_chunks(x[:apart], buf, num_spins - CHUNK_SPINS, t)
-        mix_chunks(x[apart:], buf, num_spins - CHUNK_SPINS, t)
-        return
-    for chunk in range(chunks):
-        mix_chunk(x[chunk * jump : chunk * jump + CHUNK], t)
-        mix_chunk(x[apart + chunk * jump : apart + chunk * jump + CHUNK], t)
-
-
-@kernel
 def forward_tiles(first, last, h, energies, group, angles, num_spins, tiled, marginals, states, out):
     """Evolve tiles first ≤ t < last. h (tiles, n · lanes); angles (P, 4): field, coupling, tan x, cosⁿ x."""
     size, lanes = 1 << num_spins, h.shape[1] // num_spins
@@ -201,35 +175,17 @@ def forward_tiles(first, last, h, energies, group, angles, num_spins, tiled, mar
             )  # fmt: skip
             t = kind(angles[layer, 2])
             if tiled:
-                turn_forward(x, apart, 0, rows, 1, columns, jump, shift, count, low, high, split, lanes, pairs, row)
+                turn_forward(x, apart, 0, rows, columns, jump, shift, count, low, high, split, lanes, pairs, row)
                 mix_tile(x[:apart], columns, num_spins, t)
                 mix_tile(x[apart:], columns, num_spins, t)
                 continue
-            before = kind(angles[layer - 1, 2]) if layer > 0 else t - t
-            if layer & 1 == 0:
-                for chunk in range(rows // columns):
-                    r, parts = chunk * columns, (chunk * jump, apart + chunk * jump)
-                    if layer > 0:
-                        for at in parts:
-                            mix_chunk(x[at : at + CHUNK], before)
-                    turn_forward(
-                        x, apart, r, columns, 1, columns, jump, shift, count, low, high, split, lanes, pairs, row
-                    )
-                    for at in parts:
-                        mix_chunk(x[at : at + CHUNK], t)
-                continue
-            for column in range(columns):
-                parts = (column * WIDTH, apart + column * WIDTH)
-                for at in parts:
-                    mix_column(x[at:], buf, num_spins - CHUNK_SPINS, before)
-                turn_forward(
-                    x, apart, column, rows // columns, columns, columns, jump, shift, count, low, high, split, lanes,
-                    pairs, row,
-                )  # fmt: skip
-                for at in parts:
-                    mix_column(x[at:], buf, num_spins - CHUNK_SPINS, t)
-        if not tiled and angles.shape[0] > 0:
-            finish(x, apart, rows // columns, jump, buf, num_spins, angles.shape[0], kind(angles[-1, 2]))
+            for chunk in range(rows // columns):
+                r = chunk * columns
+                turn_forward(x, apart, r, r + columns, columns, jump, shift, count, low, high, split, lanes, pairs, row)
+                mix_chunk(x[chunk * jump : chunk * jump + CHUNK], t)
+                mix_chunk(x[apart + chunk * jump : apart + chunk * jump + CHUNK], t)
+            mix_chunks(x[:apart], buf, num_spins - CHUNK_SPINS, t)
+            mix_chunks(x[apart:], buf, num_spins - CHUNK_SPINS, t)
         if marginals:
             measure(x, apart, place, weights)
             fold(weights, num_spins, lanes, out[tile])
@@ -240,19 +196,19 @@ def forward_tiles(first, last, h, energies, group, angles, num_spins, tiled, mar
 
 @kernel
 def turn_rows_back(
-    x, y, apart, first, number, step, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c, by_field,
-    by_pair, low_energies, high_energies, pair_energies, slopes,
+    x, y, apart, first, last, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c, by_field, by_pair,
+    low_energies, high_energies, pair_energies, slopes,
 ):  # fmt: skip
     """`turn_backward`, with the derivatives in the angles unless `slopes` is empty."""
     if slopes.shape[0] > 0:
         turn_backward_with_slopes(
-            x, y, apart, first, number, step, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c,
-            by_field, by_pair, low_energies, high_energies, pair_energies, slopes,
+            x, y, apart, first, last, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c, by_field,
+            by_pair, low_energies, high_energies, pair_energies, slopes,
         )  # fmt: skip
     else:
         turn_backward(
-            x, y, apart, first, number, step, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c,
-            by_field, by_pair, low_energies, high_energies, pair_energies, slopes,
+            x, y, apart, first, last, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c, by_field,
+            by_pair, low_energies, high_energies, pair_energies, slopes,
         )  # fmt: skip
 
 
@@ -295,9 +251,6 @@ def backward_tiles(
             field_energies(h[tile], split, lanes, low_energies)
             field_energies(h_high, num_spins - split, lanes * count, high_energies)
         own_energies = energies[group[tile]]
-        if not tiled and angles.shape[0] > 0:
-            for state in (x, y):
-                finish(state, apart, rows // columns, jump, buf, num_spins, angles.shape[0], kind(-angles[-1, 2]))
         for layer in range(angles.shape[0] - 1, -1, -1):
             layer_tables(
                 h[tile], h_high, energies[group[tile]], angles, layer, place, lanes, low_turns, high_turns, low, high,
@@ -309,42 +262,27 @@ def backward_tiles(
             f, c = kind(square * angles[layer, 0]), kind(square * angles[layer, 1])
             sums[:] = 0
             if wanted:
-                # Half of the rotations may be undone already; those spins lack their cosine in both states.
-                undone = 0 if tiled else CHUNK_SPINS if layer & 1 else num_spins - CHUNK_SPINS
-                cosines = (1 + angles[layer, 2] ** 2) ** -undone
-                slopes[tile, layer, 2] = cosines * mixer_slope(x, y, apart, place, num_spins)
+                slopes[tile, layer, 2] = mixer_slope(x, y, apart, place, num_spins)
             if tiled:
                 for part in (x[:apart], x[apart:], y[:apart], y[apart:]):
                     mix_tile(part, columns, num_spins, t)
                 turn_rows_back(
-                    x, y, apart, 0, rows, 1, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c,
+                    x, y, apart, 0, rows, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c,
                     weights, by_pair, low_energies, high_energies, own_energies, sums,
                 )  # fmt: skip
-            elif layer & 1 == 0:
-                for chunk in range(rows // columns):
-                    a = chunk * jump
-                    parts = (x[a : a + CHUNK], x[apart + a :], y[a : a + CHUNK], y[apart + a :])
-                    for part in parts:
-                        mix_chunk(part[:CHUNK], t)
-                    turn_rows_back(
-                        x, y, apart, chunk * columns, columns, 1, columns, jump, shift, count, low, high, split, lanes,
-                        pairs, row, f, c, weights, by_pair, low_energies, high_energies, own_energies, sums,
-                    )  # fmt: skip
-                    if layer > 0:
-                        for part in parts:
-                            mix_chunk(part[:CHUNK], kind(-angles[layer - 1, 2]))
-            else:
-                for column in range(columns):
-                    a = column * WIDTH
-                    parts = (x[a:], x[apart + a :], y[a:], y[apart + a :])
-                    for part in parts:
-                        mix_column(part, buf, num_spins - CHUNK_SPINS, t)
-                    turn_rows_back(
-                        x, y, apart, column, rows // columns, columns, columns, jump, shift, count, low, high, split,
-                        lanes, pairs, row, f, c, weights, by_pair, low_energies, high_energies, own_energies, sums,
-                    )  # fmt: skip
-                    for part in parts:
-                        mix_column(part, buf, num_spins - CHUNK_SPINS, kind(-angles[layer - 1, 2]))
+                if wanted:
+                    slopes[tile, layer, :2] = square * sums
+                continue
+            for part in (x[:apart], x[apart:], y[:apart], y[apart:]):
+                mix_chunks(part, buf, num_spins - CHUNK_SPINS, t)
+            for chunk in range(rows // columns):
+                a, r = chunk * jump, chunk * columns
+                for part in (x[:apart], x[apart:], y[:apart], y[apart:]):
+                    mix_chunk(part[a : a + CHUNK], t)
+                turn_rows_back(
+                    x, y, apart, r, r + columns, columns, jump, shift, count, low, high, split, lanes, pairs, row, f,
+                    c, weights, by_pair, low_energies, high_energies, own_energies, sums,
+                )  # fmt: skip
             if wanted:
                 slopes[tile, layer, :2] = square * sums
         fold(weights, num_spins, lanes, grad_h[tile])

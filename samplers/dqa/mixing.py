@@ -110,22 +110,17 @@ def mix_chunk(chunk, t):
 
 @kernel
 def mix_chunks(x, buf, bits, t):
-    """Rotate the upper qubits of a large state: the `bits` of the chunk number."""
+    """Rotate the upper qubits of a large state: the `bits` of the chunk number. 64 columns stay in cache."""
     for column in range(0, CHUNK, WIDTH):
-        mix_column(x[column:], buf, bits, t)
-
-
-@kernel
-def mix_column(part, buf, bits, t):
-    """The same for the first 64 numbers of every chunk, few enough to stay in cache."""
-    done = 0
-    while done < bits:
-        if bits - done >= 4:
-            _turn_four(part, buf, 1 << bits, done, t)
-            done += 4
-        else:
-            _turn_one(part, 1 << bits, done, t)
-            done += 1
+        part = x[column:]
+        done = 0
+        while done < bits:
+            if bits - done >= 4:
+                _turn_four(part, buf, 1 << bits, done, t)
+                done += 4
+            else:
+                _turn_one(part, 1 << bits, done, t)
+                done += 1
 
 
 @kernel

@@ -107,11 +107,10 @@ def turn_row(re, im, row, sign):
 
 
 @kernel
-def turn_forward(x, apart, first, number, step, columns, jump, shift, count, low, high, split, lanes, pairs, row):
-    """φ ← φ · low · high · pairs, for `number` rows from `first` on, `step` apart."""
+def turn_forward(x, apart, first, last, columns, jump, shift, count, low, high, split, lanes, pairs, row):
+    """φ ← φ · low · high · pairs, for rows first ≤ r < last."""
     one = x.dtype.type(1)
-    for turned in range(number):
-        r = first + turned * step
+    for r in range(first, last):
         at = (r // columns) * jump + (r % columns) * WIDTH
         row_phases(r, shift, count, low, high, split, lanes, pairs, row)
         turn_row(x[at : at + WIDTH], x[apart + at : apart + at + WIDTH], row, one)
@@ -122,13 +121,12 @@ def turns_backward(with_slopes):
 
     @kernel
     def turn(
-        x, y, apart, first, number, step, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c,
-        by_field, by_pair, low_energies, high_energies, pair_energies, slopes,
+        x, y, apart, first, last, columns, jump, shift, count, low, high, split, lanes, pairs, row, f, c, by_field,
+        by_pair, low_energies, high_energies, pair_energies, slopes,
     ):  # fmt: skip
         each = WIDTH // count
         minus = -x.dtype.type(1)
-        for turned in range(number):
-            r = first + turned * step
+        for r in range(first, last):
             at = (r // columns) * jump + (r % columns) * WIDTH
             re, im = x[at : at + WIDTH], x[apart + at : apart + at + WIDTH]
             adj_re, adj_im = y[at : at + WIDTH], y[apart + at : apart + at + WIDTH]

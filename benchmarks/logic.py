@@ -3,9 +3,10 @@
     python benchmarks/logic.py [--threads 1] [--repeats 15] [--gates 4096] [--depth 4] [--samples 4096]
 
 Evaluation: a network of random gates is hardened; the peers are the same network on floats (4 multilinear coefficients
-a gate, no gradient), its Boolean module on torch's bool tensors, and our own C export compiled with `gcc -O3` (all
-gates, and pruned), which packs as well. Input rows are bytes of 0 and 1; the last step gives the sums of 64 groups.
-"×" columns say how many times as long the peer takes. All results are compared: a benchmark of wrong bits is none.
+a gate, no gradient) by torch's operations and by our compiled loop, its Boolean module on torch's bool tensors, and
+our own C export compiled with `gcc -O3` (all gates, and pruned), which packs as well. Input rows are bytes of 0 and 1;
+the last step gives the sums of 64 groups. The last columns say how many times as long each takes. All results are
+compared: a benchmark of wrong bits is none.
 
 Training: forward and backward pass of one layer of that width on an eighth of the samples, from the 16 logits of each
 gate, by the fused form and by the sum over all 16 gates, and the bytes that each keeps for the backward pass.
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor
 
 from ising_attn import logic
-from ising_attn.logic.functional import apply_gates, gates_by_definition
+from ising_attn.logic.functional import apply_gates, combine, gates_by_definition
 from ising_attn.logic.gates import coefficients, truth_tables
 
 CLASSES = 64
@@ -72,6 +73,15 @@ class CompiledC:
         return out
 
 
+def torch_floats(network: logic.LogicNetwork, x: Tensor) -> Tensor:
+    """The relaxed layers by torch's operations alone."""
+    for layer in network.logic_layers():
+        first, second = layer.wiring.pairs()
+        forms = coefficients(layer.truth_tables()).T.contiguous()
+        x = combine(x.index_select(-1, first), x.index_select(-1, second), forms)
+    return x
+
+
 def evaluation(gates: int, depth: int, samples: int, repeats: int, now: Callable[[], float]) -> None:
     network = logic.LogicNetwork(gates, [gates] * depth, residual=None, head=logic.GroupSum(gates, CLASSES)).eval()
     boolean, packed = network.harden(), network.packed()
@@ -84,13 +94,15 @@ def evaluation(gates: int, depth: int, samples: int, repeats: int, now: Callable
         "packed evaluation": lambda: packed.evaluate(words),
         "sums of groups": lambda: packed.logits(outputs),
         "all three": lambda: packed(x),
-        "float evaluation": lambda: network.bits(floats),
+        "floats, torch": lambda: torch_floats(network, floats),
+        "floats, compiled": lambda: network.bits(floats),
         "torch bools": lambda: boolean.bits(x),
     }
     print(f"evaluation: {depth} layers × {gates} gates × {samples} samples")
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         expected = boolean(x)
         assert packed(x).equal(expected)
+        assert torch.allclose(torch_floats(network, floats), network.bits(floats), atol=1e-4)
         if shutil.which("gcc"):
             circuit = boolean.circuit()
             for name, own in {"C, all gates": circuit, "C, pruned": circuit.pruned()}.items():

@@ -16,8 +16,8 @@ from ising_attn.logic.network import BooleanNetwork
 
 # Kinds of gates in the kernels, which are not imported before they are used.
 AND, XOR, ONE_INPUT = 0, 1, 2
-# Words of each feature that are taken through all layers at once.
-_BLOCK = 64
+# Words of each feature that are taken through all layers at once: two layers of 4096 gates fit into 1 MiB.
+_BLOCK = 16
 
 
 @dataclasses.dataclass(frozen=True)

@@ -79,8 +79,8 @@ _TITLES = {
 }
 _CAPTIONS = {
     "repository": (
-        "First 80,000 characters, context 16, last position; the 7,984 windows that are reported also chose the "
-        "weights. Said: README and article of the repository; logged: its log files, one seed, 40 to 60 epochs."
+        "First 80,000 characters, context 16, last position of 7,984 windows, which also chose the weights. Said: "
+        "README and article of the repository; logged: its log files, one seed, 40 to 60 epochs."
     ),
     "tuned": "Whole text, context 16, all positions; test text that chose nothing.",
 }

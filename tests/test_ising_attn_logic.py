@@ -1,4 +1,4 @@
-"""Logic layers: the gate table, parametrisations, modes, wiring, heads and hardening, against slow twins."""
+"""Logic layers: the gate table, parametrisations, modes, heads and hardening, against slow twins."""
 
 import itertools
 import math
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from logic_networks import every_input, generator
 from torch import nn
 
 from ising_attn import logic
@@ -15,7 +16,6 @@ from ising_attn.logic import gates as table
 from ising_attn.logic.functional import apply_gates, combine, gates_by_definition
 from ising_attn.logic.modes import relaxed_bits, relaxed_choice
 from ising_attn.logic.parametrisation import LightGates, RawGates, WalshGates, make_parametrisation
-from ising_attn.logic.wiring import FixedWiring, LearnableWiring, unique_pairs
 
 PYTHON = [
     lambda a, b: 0, lambda a, b: a and b, lambda a, b: a and not b, lambda a, b: a,
@@ -23,15 +23,9 @@ PYTHON = [
     lambda a, b: not (a or b), lambda a, b: a == b, lambda a, b: not b, lambda a, b: a or not b,
     lambda a, b: not a, lambda a, b: not a or b, lambda a, b: not (a and b), lambda a, b: 1,
 ]  # fmt: skip
+
+
 BITS = list(itertools.product((0, 1), repeat=2))
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def every_input(n: int) -> torch.Tensor:
-    return torch.tensor(list(itertools.product((0.0, 1.0), repeat=n)))
 
 
 @pytest.mark.parametrize("gate", logic.GATES, ids=lambda gate: gate.name)
@@ -110,25 +104,6 @@ def test_gradients_of_a_soft_layer_by_finite_differences(parametrisation: str, w
     x = torch.rand(3, 6, generator=generator(1), dtype=torch.float64, requires_grad=wiring != "learnable")
     assert torch.autograd.gradcheck(lambda x, logits: torch.func.functional_call(
         layer, {"gates.logits": logits}, (x,)), (x, layer.gates.logits))  # fmt: skip
-
-
-def test_learnable_wiring_differentiates_the_softmax_over_candidates():
-    layer = logic.LogicLayer(8, 5, wiring="learnable", candidates=3, temperature=0.7, generator=generator()).double()
-    x = torch.rand(4, 8, generator=generator(1), dtype=torch.float64, requires_grad=True)
-    slope = torch.randn(4, 5, generator=generator(2), dtype=torch.float64)
-    wiring = layer.wiring
-    assert isinstance(wiring, LearnableWiring)
-    probabilities = (wiring.logits / 0.7).softmax(-1)
-    relaxed = [(x[:, wiring.candidates[i]] * probabilities[i]).sum(-1) for i in (0, 1)]
-    picked = [x[:, wiring.pairs()[i]] for i in (0, 1)]
-    a, b = (hard.detach() + soft - soft.detach() for hard, soft in zip(picked, relaxed, strict=True))
-    slow = combine(a, b, table.coefficients(layer.truth_tables()).T)
-    fast = layer(x)
-    assert torch.allclose(fast, slow, atol=1e-14)
-    over = (x, wiring.logits, layer.gates.logits)
-    expected = torch.autograd.grad((slow * slope).sum(), over)
-    for ours, theirs in zip(torch.autograd.grad((fast * slope).sum(), over), expected, strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-13)
 
 
 def test_walsh_is_a_rotation_of_light():
@@ -218,91 +193,9 @@ def test_the_straight_through_gradient_is_that_of_the_soft_mode():
 
 def test_cold_soft_networks_become_hard():
     network = logic.LogicNetwork(8, [16, 16], residual=None, generator=generator())
-    x = every_input(8)
+    x = every_input(8).float()
     network.set_temperature(1e-4)
     assert torch.allclose(network(x), network.harden()(x), atol=1e-3)
-
-
-def test_temperature_and_wiring_travel_in_the_state_dict():
-    first, second = (logic.LogicLayer(8, 16, residual=None, generator=generator(seed)) for seed in (1, 2))
-    x = every_input(8)
-    logic.set_temperature(first, 0.37)
-    assert not torch.allclose(first(x), second(x))
-    second.load_state_dict(first.state_dict())
-    assert second(x).equal(first(x)) and float(second.temperature) == pytest.approx(0.37)
-
-
-@pytest.mark.parametrize("wiring", logic.WIRINGS)
-@pytest.mark.parametrize("sizes", [(7, 16), (8, 17), (9, 16)])
-def test_a_state_dict_of_another_wiring_is_refused(wiring: str, sizes: tuple[int, int]):
-    theirs = logic.LogicLayer(
-        *sizes, wiring=wiring, candidates=2 if wiring == "learnable" else None, noise=0, residual=0.5
-    )
-    ours = logic.LogicLayer(8, 16, wiring=wiring, candidates=2 if wiring == "learnable" else None)
-    with pytest.raises(logic.WiringError, match=f"wires {sizes[0]} to {sizes[1]} features, this layer 8 to 16"):
-        ours.load_state_dict(theirs.state_dict())
-
-
-def test_broken_wiring_in_a_state_dict_is_refused():
-    layer = logic.LogicLayer(8, 16)
-    for place, value, message in [((0, 3), 8, "there are 0 … 7"), ((1, 3), -1, "there are")]:
-        state = layer.state_dict()
-        state["wiring.index"] = state["wiring.index"].clone()
-        state["wiring.index"][place] = value
-        with pytest.raises(logic.WiringError, match=message):
-            layer.load_state_dict(state)
-    state["wiring.index"][:, 3] = 2
-    with pytest.raises(logic.WiringError, match="gate 3 reads input 2 twice"):
-        layer.load_state_dict(state)
-    learnable = logic.LogicLayer(8, 16, wiring="learnable", candidates=3)
-    with pytest.raises(logic.WiringError, match="candidates"):
-        learnable.load_state_dict(logic.LogicLayer(8, 16, wiring="learnable", candidates=2).state_dict())
-
-
-@pytest.mark.parametrize(("inputs", "gates"), [(2, 5), (3, 3), (7, 64), (8, 64), (64, 40), (100, 1000)])
-@pytest.mark.parametrize("wiring", logic.WIRINGS)
-def test_no_gate_reads_one_input_twice(inputs: int, gates: int, wiring: str):
-    if wiring == "unique" and gates > math.comb(inputs, 2):
-        return
-    for seed in range(5):
-        layer = logic.LogicLayer(inputs, gates, wiring=wiring, generator=generator(seed))
-        a, b = pairs = layer.wiring.pairs()
-        assert (a != b).all() and int(pairs.min()) >= 0 and int(pairs.max()) < inputs
-        if wiring == "unique":
-            assert len({frozenset(pair) for pair in pairs.T.tolist()}) == gates
-        if wiring == "random" and 2 * gates >= inputs:
-            assert set(pairs.flatten().tolist()) == set(range(inputs))
-            assert a.bincount(minlength=inputs).max() <= -(-gates // inputs)
-
-
-def test_all_pairs_can_be_wired_and_one_more_cannot():
-    pairs = unique_pairs(9, 36, generator())
-    assert {frozenset(pair) for pair in pairs.T.tolist()} == set(map(frozenset, itertools.combinations(range(9), 2)))
-    with pytest.raises(logic.WiringError, match="3 inputs have 3 pairs, 4 unique ones were asked for"):
-        logic.LogicLayer(3, 4, wiring="unique")
-
-
-def test_wiring_that_cannot_exist(unchecked):
-    cases: list[tuple[Any, Any, str]] = [
-        ((1, 4), {}, "in_features=1"),
-        ((4, 0), {}, "out_features=0"),
-        ((4.0, 2), {}, "in_features=4.0"),
-        ((5, 4), {"wiring": "learnable", "candidates": 3}, "5 features allow 1 to 2"),
-        ((5, 4), {"candidates": 3}, "only 'learnable' has"),
-        ((5, 4), {"wiring": "learnabel"}, "did you mean 'learnable'"),
-        ((5, 4), {"parametrisation": "lite"}, "did you mean 'light'"),
-        ((5, 4), {"mode": "gumble-hard"}, "did you mean 'gumbel-hard'"),
-        ((5, 4), {"temperature": 0.0}, "above 0"),
-        ((5, 4), {"residual": 1.0}, "residual=1.0"),
-        ((5, 4), {"noise": -1.0}, "noise=-1.0"),
-    ]
-    for arguments, options, message in cases:
-        with pytest.raises((logic.WiringError, logic.InvalidLogicError), match=message):
-            logic.LogicLayer(*arguments, **options)
-    with pytest.warns(UserWarning, match="8 gates read at most 16 of 64 features"):
-        logic.LogicLayer(64, 8)
-    with pytest.raises(logic.WiringError, match="reads input 1 twice"):
-        FixedWiring(3, 1, index=torch.tensor([[1], [1]]))
 
 
 def test_values_that_no_gate_takes(unchecked):
@@ -341,7 +234,7 @@ def test_any_leading_shape_and_any_view():
 
 def test_a_boolean_network_keeps_the_dtype_of_bits():
     boolean = logic.LogicNetwork(6, [8, 4], residual=None, generator=generator()).harden()
-    x = every_input(6)
+    x = every_input(6).float()
     expected = boolean(x)
     for dtype in (torch.bool, torch.uint8, torch.int64, torch.float64, torch.bfloat16):
         found = boolean(x.to(dtype))
@@ -357,7 +250,7 @@ def test_a_boolean_layer_follows_its_gates():
 
 def test_hardening_is_a_snapshot():
     network = logic.LogicNetwork(6, [8, 4], head=logic.LinearHead(4, 2), residual=None, generator=generator())
-    boolean, x = network.harden(), every_input(6)
+    boolean, x = network.harden(), every_input(6).float()
     before = boolean(x)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -402,7 +295,7 @@ def test_the_encoder_thresholds_and_passes_the_gradient_of_the_sigmoid():
 )
 def test_training_learns_a_parity_that_survives_hardening(mode: str, inputs: int, steps: int):
     torch.manual_seed(0)
-    x = every_input(4)
+    x = every_input(4).float()
     target = x[:, :inputs].sum(-1).long() % 2
     network = logic.LogicNetwork(4, [48, 48, 24], head=logic.GroupSum(24, 2), mode=mode)
     optimizer = torch.optim.Adam(network.parameters(), 0.05)
@@ -416,8 +309,8 @@ def test_training_learns_a_parity_that_survives_hardening(mode: str, inputs: int
 
 def test_nothing_is_printed(capsys):
     network = logic.LogicNetwork(6, [8, 4])
-    network(every_input(6))
-    network.harden()(every_input(6))
+    network(every_input(6).float())
+    network.harden()(every_input(6).float())
     assert capsys.readouterr() == ("", "")
 
 
@@ -461,14 +354,3 @@ def test_the_feed_forward_slot_takes_logic_by_name():
     for options, message in wrong:
         with pytest.raises(logic.InvalidLogicError, match=message):
             make_feed_forward("logic", 6, 25, **options)
-
-
-def test_a_seed_means_one_start_whatever_the_default_device():
-    here, there = generator(), generator()
-    first = logic.LogicLayer(6, 8, wiring="learnable", generator=here)
-    with torch.device("meta"):
-        second = logic.LogicLayer(6, 8, wiring="learnable", generator=there)
-    assert {tensor.device.type for tensor in second.state_dict().values()} == {"meta"}
-    assert here.get_state().equal(there.get_state())  # the same numbers were drawn
-    again = logic.LogicLayer(6, 8, wiring="learnable", generator=generator())
-    assert all(again.state_dict()[name].equal(value) for name, value in first.state_dict().items())

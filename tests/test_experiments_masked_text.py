@@ -55,7 +55,7 @@ def test_scores_are_those_of_the_logits(text):
     nats, right = [], []
     for start in (0, 6, 12):  # the last two characters make no window
         window = characters[None, start : start + 6]
-        chances = model(window)[0].double().log_softmax(-1)
+        chances = model(window)[0].double().log_softmax(-1).detach()
         for place in range(2, 6):
             nats.append(-float(chances[place, window[0, place]]))
             right.append(bool(chances[place].argmax() == window[0, place]))

@@ -12,6 +12,7 @@ pytest.importorskip("qiskit_aer")
 
 from qiskit.primitives import StatevectorSampler  # noqa: E402
 
+from samplers.dqa import schedule_names  # noqa: E402
 from samplers.dqa.aer import AerEngine  # noqa: E402
 
 MASK = torch.ones(4, 4, dtype=torch.bool).tril()
@@ -37,6 +38,15 @@ def test_engines_agree_on_a_masked_batch():
     assert (ours.correlations(problem) - aer.correlations(problem)).abs().max() < 1e-9
     assert aer._engine().transpilations == 4  # one for each prefix length
     assert aer.last_info["engine_info"]["engine"] == "aer"
+
+
+@pytest.mark.parametrize("name", schedule_names())
+def test_engines_agree_on_every_schedule(name):
+    problem = causal_problem(scale=0.3)[0, 2:]
+    laws = [
+        get_sampler("dqa", schedule=name, engine=engine).probabilities(problem) for engine in ("statevector", "aer")
+    ]
+    assert (laws[0] - laws[1]).abs().max() < 1e-9
 
 
 def test_parameter_shift_is_the_adjoint_gradient():

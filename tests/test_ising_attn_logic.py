@@ -16,6 +16,7 @@ from ising_attn.logic import gates as table
 from ising_attn.logic.functional import apply_gates, combine, gates_by_definition
 from ising_attn.logic.modes import relaxed_bits, relaxed_choice
 from ising_attn.logic.parametrisation import LightGates, RawGates, WalshGates, make_parametrisation
+from samplers.errors import NotSupportedError
 
 PYTHON = [
     lambda a, b: 0, lambda a, b: a and b, lambda a, b: a and not b, lambda a, b: a,
@@ -82,6 +83,13 @@ def test_the_fused_layer_is_the_sum_over_sixteen_gates_in_value_and_gradient(
     expected = torch.autograd.grad((slow * slope).sum(), (x, logits), retain_graph=True)
     for ours, theirs in zip(torch.autograd.grad((fast * slope).sum(), (x, logits)), expected, strict=True):
         assert torch.allclose(ours, theirs, atol=tolerance)
+
+
+@pytest.mark.parametrize("wiring", logic.WIRINGS)
+def test_second_derivatives_are_refused_rather_than_wrong(wiring: str):
+    layer = logic.LogicLayer(6, 5, wiring=wiring)
+    with pytest.raises(NotSupportedError, match="second derivatives of logic gates"):
+        torch.autograd.grad(layer(torch.rand(3, 6)).sum(), layer.gates.logits, create_graph=True)
 
 
 def test_threads_change_no_gradient_by_more_than_rounding():

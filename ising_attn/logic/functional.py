@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ising_attn.logic.gates import truth_tables
+from samplers.second_derivatives import refuse_second_derivative
 
 
 class GatherAndCombine(torch.autograd.Function):
@@ -26,8 +26,8 @@ class GatherAndCombine(torch.autograd.Function):
         return (_compiled_forward if _compiles(x, coefficients) else _torch_forward)(x, index, coefficients)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, slope):
+        refuse_second_derivative("logic gates", "gates_by_definition is differentiable twice")
         x, index, coefficients = ctx.saved_tensors
         backward = _compiled_backward if _compiles(x, coefficients, slope) else _torch_backward
         x_slope, coefficient_slopes = backward(x, index, coefficients, slope)
@@ -102,8 +102,8 @@ class Combine(torch.autograd.Function):
         return combine(a, b, coefficients)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, slope):
+        refuse_second_derivative("logic gates", "gates_by_definition is differentiable twice")
         a, b, (c, c_a, c_b, c_ab) = ctx.saved_tensors
         a_slope = slope * torch.addcmul(c_a, c_ab, b) if ctx.needs_input_grad[0] else None
         b_slope = slope * torch.addcmul(c_b, c_ab, a) if ctx.needs_input_grad[1] else None
@@ -119,8 +119,8 @@ class PickStraightThrough(torch.autograd.Function):
         return x.index_select(-1, picked)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, slope):
+        refuse_second_derivative("logic gates", "gates_by_definition is differentiable twice")
         x, candidates, probabilities = ctx.saved_tensors
         needs_x, needs_p = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
         x_slope = torch.zeros_like(x) if needs_x else None

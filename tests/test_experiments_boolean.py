@@ -45,7 +45,8 @@ def run(script: ModuleType, text: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_sampler_router_and_logic_block_are_one_model(run, tmp_path: Path):
-    summary = run("union", "--attention=router", "--sampler=gibbs", "--sampler.num-reads=20", "--ffn=logic")
+    fast = ("--sampler.num-reads=8", "--sampler.num-sweeps=8", "--validation-characters=21", "--test-characters=21")
+    summary = run("union", "--attention=router", "--sampler=gibbs", *fast, "--ffn=logic")
     assert summary["test_perplexity_soft"] > 1 and summary["test_perplexity_hard"] > 1
     assert summary["gap"] == pytest.approx(summary["test_perplexity_hard"] / summary["test_perplexity_soft"] - 1)
     assert 0 < summary["routing_entropy"] < 0.7
@@ -55,8 +56,8 @@ def test_sampler_router_and_logic_block_are_one_model(run, tmp_path: Path):
 
 @pytest.mark.parametrize("loop", ["bits", "as-coded"])
 def test_loops_of_gates_in_the_protocol_of_the_repository(run, loop: str):
-    widths = "--widths=300" if loop == "bits" else "--widths=32,16"
-    flags = ("--protocol=repository", "--model=looped", f"--loop={loop}", "--state=300", widths, "--iterations=2")
+    sizes = ("--state=300", "--widths=300") if loop == "bits" else ("--state=64", "--widths=64,32")
+    flags = ("--protocol=repository", "--model=looped", f"--loop={loop}", *sizes, "--iterations=2")
     summary = run(f"loop-{loop}", *flags)
     assert summary["selected_on_test"] is True and summary["test_characters"] == 201 - 4
     assert summary["test_perplexity_hard"] > 1 and summary["temperature"] == 1.0
@@ -147,10 +148,10 @@ def ladder(script: ModuleType, text: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_ladder_runs_teachers_first_and_goes_on(ladder, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    flags = ("--quick", "--out=ladder", "--rows=repository-router-distilled,repository-looped-as-coded")
-    assert ladder(*flags) == ["repository-transformer", "repository-looped-as-coded", "repository-router-distilled"]
-    shown = capsys.readouterr().out
-    assert "Perplexity in the repository's protocol" in shown and "looping explodes" in shown
+    flags = ("--quick", "--out=ladder", "--rows=repository-router-distilled")
+    assert ladder(*flags) == ["repository-transformer", "repository-router-distilled"]
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Perplexity in the repository's protocol" in shown and "a hard router" in shown
     assert "its numbers mean nothing" in shown
     assert ladder(*flags) == [], "what is finished is skipped"
     files = {path.name for path in (tmp_path / "ladder").iterdir()}

@@ -1,6 +1,7 @@
-"""The command `ising-attn EXPERIMENT …`: finds an experiment's script and runs it as `python` would."""
+"""The command `ising-attn NAME …`: runs an experiment's script as `python` would, or one of a few commands."""
 
 import ast
+import importlib
 import runpy
 import sys
 from collections.abc import Sequence
@@ -9,7 +10,12 @@ from pathlib import Path
 from ising_attn.packages import ForeignPackageError, require_own_package
 from samplers.errors import did_you_mean
 
-_USAGE = "usage: ising-attn EXPERIMENT [OPTIONS …]\n       ising-attn EXPERIMENT --help"
+_USAGE = "usage: ising-attn NAME [OPTIONS …]\n       ising-attn NAME --help"
+COMMANDS = {
+    "doctor": ("ising_attn.lab.doctor", "What is installed, which devices there are, and what is missing."),
+    "samplers": ("ising_attn.lab.sampler_list", "Every sampler, what it can do, and its options."),
+}
+"""Modules with a `main(arguments)`, imported when they are called, and what they do."""
 
 
 def experiments_folder() -> Path | None:
@@ -38,9 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"ising-attn {_version()}\n")
         return 0
     name = given[0].replace("_", "-")
+    if name in COMMANDS:
+        return _run_command(name, given[1:])
     if name not in known:
-        listed = ", ".join(known) or "none is installed"
-        sys.stderr.write(f"no experiment is named {given[0]!r}{did_you_mean(name, known)}; known: {listed}\n")
+        listed, hint = ", ".join(known) or "none is installed", did_you_mean(name, (*known, *COMMANDS))
+        sys.stderr.write(
+            f"no experiment is named {given[0]!r}{hint}; known: {listed}; commands: {', '.join(COMMANDS)}\n"
+        )
         return 2
     try:
         require_own_package("models")
@@ -48,6 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     return _run(known[name], given[1:])
+
+
+def _run_command(name: str, arguments: Sequence[str]) -> int:
+    # Imports torch, which --help and --version do without.
+    from ising_attn.lab.main import run_main
+
+    module = importlib.import_module(COMMANDS[name][0])
+    return run_main(lambda: module.main(arguments), debug="--debug" in arguments)
 
 
 def _run(script: Path, arguments: Sequence[str]) -> int:
@@ -65,9 +83,10 @@ def _run(script: Path, arguments: Sequence[str]) -> int:
 
 
 def _help(known: dict[str, Path]) -> str:
-    width = max((len(name) for name in known), default=0)
+    width = max(len(name) for name in (*known, *COMMANDS))
     lines = [f"  {name:<{width}}  {_summary(path)}" for name, path in known.items()]
-    return "\n".join([_USAGE, "", "experiments:", *(lines or ["  none is installed"]), ""])
+    commands = [f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
+    return "\n".join([_USAGE, "", "experiments:", *(lines or ["  none is installed"]), "", "commands:", *commands, ""])
 
 
 def _summary(script: Path) -> str:

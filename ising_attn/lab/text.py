@@ -45,16 +45,23 @@ def find_corpus(path: Path | None = None) -> Path:
     return _cached()
 
 
+def cached_corpus() -> Path:
+    """Where a download is kept, whether it is there or not."""
+    import pooch
+
+    return Path(pooch.os_cache("ising-attn")) / _CACHED_NAME
+
+
 def _cached() -> Path:
     import pooch
 
-    folder = Path(pooch.os_cache("ising-attn"))
+    kept = cached_corpus()
     try:
-        file = pooch.retrieve(CORPUS_URL, known_hash=f"sha256:{CORPUS_SHA256}", fname=_CACHED_NAME, path=folder)
+        file = pooch.retrieve(CORPUS_URL, known_hash=f"sha256:{CORPUS_SHA256}", fname=kept.name, path=kept.parent)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
         raise CorpusError(
             f"Tiny Shakespeare is not here and its download failed ({_reason(error)}); give its input.txt with "
-            f"--data=PATH, name it in the environment variable {CORPUS_VARIABLE}, or put it at {folder / _CACHED_NAME}"
+            f"--data=PATH, name it in the environment variable {CORPUS_VARIABLE}, or put it at {kept}"
         ) from None
     return Path(file)
 

@@ -53,15 +53,10 @@ def connect(solver: str | None, profile: str | None) -> Any:
         MachineNotConfiguredError: no token, or no such machine; nothing is sent without a token.
     """
     try:
-        from dwave.cloud.config import load_config
         from dwave.system import DWaveSampler
     except ImportError as error:
         raise MissingDependencyError("dwave-system", "qpu", "the sampler 'dwave'") from error
-    try:
-        token = load_config(profile=profile).get("token")
-    except (ValueError, OSError) as error:
-        raise MachineNotConfiguredError(f"the D-Wave configuration cannot be read: {error}") from error
-    if not token:
+    if not has_token(profile):
         raise MachineNotConfiguredError(
             "no D-Wave API token is configured; run `dwave config create`, or set the environment variable "
             "DWAVE_API_TOKEN (and DWAVE_API_SOLVER to choose a machine)"
@@ -73,6 +68,23 @@ def connect(solver: str | None, profile: str | None) -> Any:
         raise MachineNotConfiguredError(
             f"no D-Wave machine answers ({type(error).__name__}: {error}); check the token with `dwave ping`"
         ) from error
+
+
+def has_token(profile: str | None = None) -> bool:
+    """Whether a token is configured, right or wrong; nothing is sent.
+
+    Raises:
+        MissingDependencyError: dwave-cloud-client is not installed.
+        MachineNotConfiguredError: a configuration that cannot be read.
+    """
+    try:
+        from dwave.cloud.config import load_config
+    except ImportError as error:
+        raise MissingDependencyError("dwave-system", "qpu", "the sampler 'dwave'") from error
+    try:
+        return bool(load_config(profile=profile).get("token"))
+    except (ValueError, OSError) as error:
+        raise MachineNotConfiguredError(f"the D-Wave configuration cannot be read: {error}") from error
 
 
 def machine_name(machine: Any) -> str:

@@ -66,6 +66,17 @@ def test_shipped_schedules_are_as_good_as_they_say(name):
 def test_eight_layers_reach_the_goals():
     assert measured_error(shipped("learned-medium-8").angles, MEDIUM, 8) < 0.02
     assert measured_error(shipped("learned-strong-8").angles, STRONG, 8) < 0.08
+    assert measured_error(shipped("adaptive-medium-8"), MEDIUM, 8) < 0.02
+    assert measured_error(shipped("adaptive-medium-8"), MEDIUM, 12) < 0.03
+
+
+@pytest.mark.parametrize("name", [name for name in schedule_names() if name.startswith("adaptive-")])
+def test_angles_that_follow_problems_are_better_at_every_size(name):
+    following, fixed = shipped(name), shipped(name.replace("adaptive", "learned"))
+    family = FAMILIES[name.split("-")[1]]
+    for n, count in ((2, 256), (4, 256), (8, 128), (12, 64), (16, 24)):
+        errors = [measured_error(one, family, n, count=count, seed=7**9) for one in (following, fixed)]
+        assert errors[0] < errors[1], n
 
 
 def test_stretching_keeps_the_anneal():

@@ -31,7 +31,7 @@ from ising_attn.lab.main import EXIT_FAILED, EXIT_INTERRUPTED, run_main  # noqa:
 from ising_attn.lab.reproduction_figures import save_all  # noqa: E402
 from ising_attn.lab.reproduction_report import measured, part_tables  # noqa: E402
 from ising_attn.lab.reproduction_rows import PARTS, TEXT, Row, rows  # noqa: E402
-from ising_attn.lab.sweep import Job, Sweep, SweepSettings, interleaved, job_table  # noqa: E402
+from ising_attn.lab.sweep import PRELOAD, Job, Sweep, SweepSettings, interleaved, job_table  # noqa: E402
 from ising_attn.lab.sweep_results import changed_runs  # noqa: E402
 from ising_attn.lab.tables import write_tables  # noqa: E402
 from ising_attn.lab.text import find_corpus  # noqa: E402
@@ -97,6 +97,7 @@ def main() -> int:
             max_minutes=settings.max_minutes,
             redo_changed=settings.redo_changed,
             device=settings.device,
+            preload=("models", *PRELOAD),
         )
         result = sweep.run(jobs)
         for line in result.remarks(out):

@@ -131,6 +131,7 @@ def test_several_workers_run_at_once(journal, tmp_path):
     assert not result.failed and len(result.left) == 4
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_everything_resumable(journal, tmp_path):
     """A whole process, since signals go to one."""
     out = tmp_path / "out"
@@ -139,14 +140,15 @@ def test_ctrl_c_leaves_everything_resumable(journal, tmp_path):
         f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n"
         "from pathlib import Path\n"
         "from ising_attn.lab import sweep\n"
-        f"sweep.experiments = lambda: {{'fake': Path({str(tmp_path / 'fake.py')!r})}}\n"
-        f"flags = ('--journal={journal}', '--wait')\n"
-        "jobs = [sweep.Job(row=row, seed=0, experiment='fake', arguments=flags) for row in 'ab']\n"
-        f"result = sweep.Sweep(Path({str(out)!r})).run(jobs)\n"
-        "sys.exit(42 if result.interrupted and len(result.left) == 2 else 1)\n"
+        "if __name__ == '__main__':\n"
+        f"    sweep.experiments = lambda: {{'fake': Path({str(tmp_path / 'fake.py')!r})}}\n"
+        f"    flags = ('--journal={journal}', '--wait')\n"
+        "    jobs = [sweep.Job(row=row, seed=0, experiment='fake', arguments=flags) for row in 'ab']\n"
+        f"    result = sweep.Sweep(Path({str(out)!r})).run(jobs)\n"
+        "    sys.exit(42 if result.interrupted and len(result.left) == 2 else 1)\n"
     )
     process = subprocess.Popen([sys.executable, str(driver)], stderr=subprocess.DEVNULL)
-    _until(lambda: len(lines(journal)) == 1)
+    _until(lambda: len(lines(journal)) == 1, 120)
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(timeout=60) == 42
     assert (out / "runs/a/seed-0/config.json").exists() and not (out / "runs/b").exists()

@@ -417,7 +417,7 @@ def _transfer(budget: Budget) -> list[Row]:
 _STEP_MS = {4: 6, 8: 8, 12: 11, 16: 16, 20: 40, 32: 30, 64: 60, 128: 120}
 _SAMPLER_MS = {"dqa": 20, "ramp": 24, "fast-anneal": 100, "mean-field": 17, "tap": 20, "bethe": 40, "gibbs": 60,
                "annealing": 70, "band": 30}  # fmt: skip
-_START_SECONDS = 6.0
+_START_SECONDS = 3.0
 
 
 def _seconds(

@@ -10,12 +10,9 @@ import contextlib
 import dataclasses
 import enum
 import fnmatch
-import os
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,19 +23,15 @@ from ising_attn.cli import experiments
 from ising_attn.lab.errors import RunFolderError
 from ising_attn.lab.progress import work_progress
 from ising_attn.lab.runs import read_json
+from ising_attn.lab.script_process import ScriptProcess
 from ising_attn.lab.tables import Table
 from samplers import InvalidOptionError
 from samplers.errors import did_you_mean
 
 _OF_ONE_CALL = ("--out", "--resume", "--device", "--debug", "--plots", "--no-plots")
-_ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",
-    "OMP_WAIT_POLICY": "PASSIVE",
-}
 _POLL_SECONDS = 0.2
+# The second is what torch's optimisers import when the first one is made.
+PRELOAD = ("ising_attn.lab.seeds", "torch._dynamo")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -212,6 +205,7 @@ class Sweep:
         max_minutes: start no job after that time, and none that is expected to end after it; None has no limit.
         redo_changed: delete and make anew the runs whose settings are other ones than the job's.
         device: for every run.
+        preload: modules that most runs import, imported once for all.
     """
 
     def __init__(
@@ -222,12 +216,13 @@ class Sweep:
         max_minutes: float | None = None,
         redo_changed: bool = False,
         device: str = "cpu",
+        preload: Sequence[str] = PRELOAD,
     ):
-        self.out, self.workers, self.device = out, workers, device
+        self.out, self.workers, self.device, self.preload = out, workers, device, preload
         self.max_seconds = None if max_minutes is None else 60 * max_minutes
         self.redo_changed = redo_changed
         self._stop = threading.Event()
-        self._running: dict[Job, tuple[subprocess.Popen, float]] = {}
+        self._running: dict[Job, tuple[ScriptProcess, float]] = {}
         # Measured over expected seconds: how much slower this machine is than the one of the estimates.
         self._measured, self._expected = 0.0, 0.0
 
@@ -265,27 +260,18 @@ class Sweep:
             job = waiting.popleft()
             self._running[job] = (self._process(job), time.monotonic())
 
-    def _process(self, job: Job) -> subprocess.Popen:
+    def _process(self, job: Job) -> ScriptProcess:
         folder, state = job.folder(self.out), job.state(self.out)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if state is State.CHANGED:
             shutil.rmtree(folder)
-        command = [sys.executable, *job.command(folder, resume=state is State.STARTED, device=self.device)]
-        with Path(f"{folder}.log").open("ab") as log:
-            # In a session of its own: the terminal's Ctrl-C comes here alone, and is passed on once.
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **_ONE_THREAD},
-                start_new_session=True,
-            )
+        command = job.command(folder, resume=state is State.STARTED, device=self.device)
+        return ScriptProcess(command, Path(f"{folder}.log"), preload=self.preload)
 
     def _ended(self) -> list[tuple[Job, int, float]]:
         ended = []
         for job, (process, since) in list(self._running.items()):
-            status = process.poll()
+            status = process.status
             if status is not None:
                 del self._running[job]
                 ended.append((job, status, time.monotonic() - since))
@@ -328,8 +314,7 @@ class Sweep:
         sent = signal.SIGKILL if self._stop.is_set() else signal.SIGINT
         self._stop.set()
         for process, _ in list(self._running.values()):
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(sent)
+            process.send(sent)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from rich.console import Console  # noqa: E402
 from ising_attn.lab.config import parse_settings  # noqa: E402
 from ising_attn.lab.figures import draw_all  # noqa: E402
 from ising_attn.lab.ladder_plots import save_ladder  # noqa: E402
-from ising_attn.lab.ladder_report import Measured, ladder_tables, measured, perplexities  # noqa: E402
+from ising_attn.lab.ladder_report import Measured, ladder_tables, measured, perplexities, spoken_claims  # noqa: E402
 from ising_attn.lab.ladder_rows import PARTS, Row, rows  # noqa: E402
 from ising_attn.lab.main import EXIT_FAILED, EXIT_INTERRUPTED, run_main  # noqa: E402
 from ising_attn.lab.sweep import Job, Sweep, SweepSettings, interleaved, job_table  # noqa: E402
@@ -130,7 +130,9 @@ def report(settings: LadderSettings, out: Path, results: Sequence[Measured], con
     if settings.chosen_budget == "quick":
         notes.append("this was the quick budget: it shows that everything works, and its numbers mean nothing")
     for name, table in tables.items():
-        if name != "runs":
+        if name == "claims":
+            console.print("\n".join(["", *spoken_claims(table)]))
+        elif name != "runs":
             console.print()
             console.print(table.rich())
     for note in notes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ising_attn.lab.ladder_plots import save_ladder
-from ising_attn.lab.ladder_report import CLAIMS, ladder_tables, measured, perplexities
+from ising_attn.lab.ladder_report import CLAIMS, ladder_tables, measured, perplexities, spoken_claims
 from ising_attn.lab.ladder_rows import BUDGETS, PARTS, RUNGS, Row, rows
 from samplers import InvalidOptionError
 
@@ -90,15 +90,16 @@ def test_unknown_parts_and_budgets():
 def test_tables_put_published_numbers_beside_ours(tmp_path: Path):
     results = ladder(tmp_path, repository_transformer=(5.0, None), repository_dlgn=(8.0, 8.1), tuned_router=(6.0, 6.1))
     tables = ladder_tables(results)
-    assert list(tables) == ["repository", "tuned", "claims", "runs"]
+    assert list(tables) == ["repository", "tuned", "published", "claims", "runs"]
     table = tables["repository"]
     cells = dict(zip(table.columns, table.rows[1], strict=True))
-    assert cells["rung"] == "DLGN, ours" and cells["seeds"] == 3
+    assert cells["rung"] == "DLGN, ours" and cells["hard/soft"] == pytest.approx(1.0125, abs=1e-4)
     assert (cells["soft"], cells["hard"]) == ("8.010 ± 0.010", "8.110 ± 0.010")
-    first = dict(zip(table.columns, table.rows[0], strict=True))
-    assert (first["said soft"], first["logged soft"], first["parameters there"]) == (4.86, 4.86, 108_861)
-    assert first["hard"] is None and "0123456789" in table.caption
-    assert "said soft" not in tables["tuned"].columns
+    assert table.rows[0][3] is None and "Seeds 0-2; commit 0123456789." in table.caption
+    published = dict(zip(tables["published"].columns, tables["published"].rows[0], strict=True))
+    assert (published["said soft"], published["logged soft"], published["parameters"]) == (4.86, 4.86, 108_861)
+    assert [row[0] for row in tables["published"].rows] == ["Transformer (teacher)"], "our own rung was never published"
+    assert any(line.startswith("yes: a hard DLGN below 11.83") for line in spoken_claims(tables["claims"]))
     assert len(tables["runs"].rows) == 9
 
 

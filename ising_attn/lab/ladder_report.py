@@ -42,35 +42,54 @@ def measured(out: Path, rows: Iterable[Row]) -> list[Measured]:
 
 
 def ladder_tables(results: Sequence[Measured]) -> dict[str, Table]:
-    """A table for each part, the claims, and every run."""
-    parts = dict.fromkeys(m.row.part for m in results)
-    tables = {part: part_table([m for m in results if m.row.part == part]) for part in parts}
-    tables["claims"] = claims_table(results)
-    tables["runs"] = runs_table({m.row.name: m.runs for m in results}, KEYS)
-    return tables
+    """What was measured in each part, what was published, the claims, and every run."""
+    tables = {part: part_table([m for m in results if m.row.part == part]) for part in _parts(results)}
+    published = published_table(results)
+    return {
+        **tables,
+        **({"published": published} if published.rows else {}),
+        "claims": claims_table(results),
+        "runs": runs_table({m.row.name: m.runs for m in results}, KEYS),
+    }
 
 
 def part_table(results: Sequence[Measured]) -> Table:
-    """Perplexities of one part; in the repository's, the published ones stand beside ours."""
+    """Perplexities of one part."""
     part = results[0].row.part
-    published = part == "repository"
-    columns = ["rung", "parameters", "soft", "hard", "hard, calibrated", "hard against soft", "seeds"]
-    also = ["parameters there", "said soft", "said hard", "logged soft", "logged hard"]
-    table = Table(_TITLES[part], [*columns, *(also if published else [])], {"parameters": ",.0f"})
+    columns = ["rung", "parameters", "soft", "hard", "calibrated", "hard/soft"]
+    table = Table(_TITLES[part], columns, {"parameters": ",.0f", "hard/soft": ".2f"})
     for one in results:
         cells = [spread(list(one.values(key).values()), ".3f") for key in (SOFT, HARD, CALIBRATED)]
-        cells.append(spread(list(one.values("gap").values()), "+.1%"))
-        beside: list[float | int | None] = [None] * len(also)
-        if one.row.rung.published is not None:
-            beside = list(dataclasses.astuple(one.row.rung.published))
-        row = [one.row.rung.label, one.mean("parameters"), *cells, len(one.runs), *(beside if published else [])]
-        table.add(*row)
-    table.formats |= {"parameters there": ",.0f"}
-    steps = {run.value("steps") for m in results for run in m.runs.values()}
-    table.caption = f"{_CAPTIONS[part]} At most {max(s for s in steps if s is not None):.0f} steps. " + provenance(
-        run for m in results for run in m.runs.values()
+        gap = one.mean("gap")
+        table.add(one.row.rung.label, one.mean("parameters"), *cells, None if gap is None else 1 + gap)
+    steps = {run.value("steps") or 0 for m in results for run in m.runs.values()}
+    table.caption = " ".join(
+        [
+            _CAPTIONS[part],
+            "Calibrated: hard, with the threshold that is best on validation data.",
+            f"Mean ± sample standard deviation; at most {max(steps):.0f} steps.",
+            provenance(run for m in results for run in m.runs.values()),
+        ]
     )
     return table
+
+
+def published_table(results: Sequence[Measured]) -> Table:
+    """What the repository says and logs of each rung of its own protocol."""
+    columns = ["rung", "parameters", "said soft", "said hard", "logged soft", "logged hard"]
+    table = Table("Published perplexity", columns, {"parameters": ",.0f", **dict.fromkeys(columns[2:], ".2f")})
+    for one in results:
+        if one.row.part == "repository" and one.row.rung.published is not None:
+            table.add(one.row.rung.label, *dataclasses.astuple(one.row.rung.published))
+    table.caption = (
+        "Said: README and article of karumaru-kakikukekodoumei/boolean-attention. Logged: its log files; one seed, 40 "
+        "to 60 epochs."
+    )
+    return table
+
+
+def _parts(results: Iterable[Measured]) -> list[str]:
+    return list(dict.fromkeys(m.row.part for m in results))
 
 
 _TITLES = {
@@ -78,10 +97,7 @@ _TITLES = {
     "tuned": "Perplexity in our protocol",
 }
 _CAPTIONS = {
-    "repository": (
-        "First 80,000 characters, context 16, last position of 7,984 windows, which also chose the weights. Said: "
-        "README and article of the repository; logged: its log files, one seed, 40 to 60 epochs."
-    ),
+    "repository": "First 80,000 characters, context 16, last position of 7,984 windows, which also chose the weights.",
     "tuned": "Whole text, context 16, all positions; test text that chose nothing.",
 }
 
@@ -117,6 +133,12 @@ def claims_table(results: Sequence[Measured]) -> Table:
         "A difference between two rows holds where its 95 % confidence interval over paired seeds is on one side."
     )
     return table
+
+
+def spoken_claims(table: Table) -> list[str]:
+    """The table of claims as lines for a terminal."""
+    lines = [f"{holds}: {statement} ({part}): {measured}" for statement, _, part, measured, holds in table.rows]
+    return [table.title, "", *lines, "", table.caption]
 
 
 def _spoken(holds: bool | None) -> str:

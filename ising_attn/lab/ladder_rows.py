@@ -102,7 +102,7 @@ RUNGS = (
     ),
     Rung(
         name="transformer-offset",
-        label="Transformer with our router's heads and bias",
+        label="Transformer, biased",
         flags=_attention("softmax", 4, "--score-bias=offset"),
         parts=("tuned",),
     ),
@@ -117,7 +117,7 @@ RUNGS = (
     Rung(name="dlgn", label="DLGN, ours", flags=("--model=logic", "--widths=4096,4096", *_GATES), family="logic"),
     Rung(
         name="looped-as-coded",
-        label="Looped DLGN, floats in the loop as coded",
+        label="Looped, as coded",
         flags=(
             "--model=looped",
             "--loop=as-coded",
@@ -132,7 +132,7 @@ RUNGS = (
     ),  # fmt: skip
     Rung(
         name="looped",
-        label="Looped DLGN, bits in the loop",
+        label="Looped, bits only",
         flags=("--model=looped", "--loop=bits", "--iterations=8", "--state=2048", "--widths=2048", *_GATES),
         family="logic",
     ),
@@ -145,7 +145,7 @@ RUNGS = (
     ),
     Rung(
         name="hba-v2",
-        label="HBA v2, stabilised",
+        label="HBA v2",
         flags=_hba(*_V2, "--routing=soft", _UNDECIDED, *_STABLE),
         family="wide attention",
         published=_HBA_V2,
@@ -153,7 +153,7 @@ RUNGS = (
     ),
     Rung(
         name="hba-v2-distilled",
-        label="HBA v2, stabilised and distilled",
+        label="HBA v2, distilled",
         flags=_hba(*_V2, "--routing=soft", _UNDECIDED, *_STABLE, "--alpha=0.5", "--softening=4.0"),
         family="wide attention",
         teacher="transformer",
@@ -174,13 +174,13 @@ RUNGS = (
     ),
     Rung(
         name="router-distilled",
-        label="Router, J = 0, distilled",
+        label="Router, distilled",
         flags=_STUDENT,
         teacher="transformer",
     ),
     Rung(
         name="router-born-again",
-        label="Router, J = 0, born again",
+        label="Router, born again",
         flags=_STUDENT,
         teacher="router-distilled",
         parts=("tuned",),

@@ -7,7 +7,7 @@ the steps of a budget. All numbers of budgets stand in `BUDGETS`.
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ising_attn.lab.sweep import Job
 from samplers import InvalidOptionError
@@ -15,7 +15,8 @@ from samplers.errors import did_you_mean
 
 EXPERIMENT = "boolean-lm"
 PARTS = ("repository", "tuned")
-Family = Literal["attention", "wide attention", "logic"]
+Family = Literal["attention", "wide attention", "logic", "coded logic"]
+FAMILIES: tuple[Family, ...] = get_args(Family)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,7 +111,7 @@ RUNGS = (
         name="dlgn-as-coded",
         label="DLGN, gates as coded",
         flags=("--model=logic", "--widths=512,256,128,64", *_AS_CODED_GATES),
-        family="logic",
+        family="coded logic",
         published=_DLGN,
         parts=("repository",),
     ),
@@ -126,7 +127,7 @@ RUNGS = (
             "--widths=256,256,128",
             *_AS_CODED_GATES,
         ),
-        family="logic",
+        family="coded logic",
         published=_LOOPED,
         parts=("repository",),
     ),  # fmt: skip
@@ -135,6 +136,7 @@ RUNGS = (
         label="Looped, bits only",
         flags=("--model=looped", "--loop=bits", "--iterations=8", "--state=2048", "--widths=2048", *_GATES),
         family="logic",
+        parts=("repository",),
     ),
     Rung(
         name="hba-v1",
@@ -222,11 +224,12 @@ class Budget:
 
 
 def _budget(
-    attention: int, wide: int, logic: int, *, batch: int, rate: float, dense: bool, evaluations: int = 5, **options: Any
+    steps: dict[Family, int], *, batch: int, rate: float, dense: bool, evaluations: int = 5, **options: Any
 ) -> Budget:
-    """Steps of each family.
+    """The same for both parts.
 
     Args:
+        steps: of each family.
         dense: in the repository's part train at all positions of a window; elsewhere that is always so. Logic rows
             then read 16 positions of 16 windows, and 256 windows at the last position otherwise.
     """
@@ -236,22 +239,26 @@ def _budget(
         common: dict[str, Any] = {
             "dense": dense,
             "evaluations": evaluations,
-            "warmup": max(1, min(100, attention // 20)),
+            "warmup": max(1, min(100, steps["attention"] // 20)),
         }
-        gates = Training(steps=logic, batch_size=256 if last else 16, learning_rate=1e-2, weight_decay=0.0, **common)
+        gates = Training(
+            steps=steps["logic"], batch_size=256 if last else 16, learning_rate=1e-2, weight_decay=0.0, **common
+        )
         found |= {
-            (part, "attention"): Training(steps=attention, batch_size=batch, learning_rate=rate, **common),
-            (part, "wide attention"): Training(steps=wide, batch_size=batch, learning_rate=rate, **common),
+            (part, "attention"): Training(steps=steps["attention"], batch_size=batch, learning_rate=rate, **common),
+            (part, "wide attention"): Training(
+                steps=steps["wide attention"], batch_size=batch, learning_rate=rate, **common
+            ),
             (part, "logic"): gates,
+            # Without the start that passes inputs on, gates need many more steps before they say anything.
+            (part, "coded logic"): dataclasses.replace(gates, steps=steps["coded logic"], learning_rate=3e-2),
         }
     return Budget(training=found, **options)
 
 
 BUDGETS = {
     "medium": _budget(
-        600,
-        400,
-        300,
+        {"attention": 600, "wide attention": 400, "logic": 300, "coded logic": 1200},
         batch=64,
         rate=6e-3,
         dense=True,
@@ -260,11 +267,9 @@ BUDGETS = {
         test_characters=20_001,
     ),
     # The repository's 40 epochs, and ten passes over the whole text.
-    "long": _budget(11_250, 11_250, 11_250, batch=256, rate=3e-3, dense=False, evaluations=40),
+    "long": _budget(dict.fromkeys(FAMILIES, 11_250), batch=256, rate=3e-3, dense=False, evaluations=40),
     "quick": _budget(
-        20,
-        20,
-        20,
+        dict.fromkeys(FAMILIES, 20),
         batch=16,
         rate=6e-3,
         dense=True,

@@ -116,6 +116,9 @@ def run_jobs(settings: LadderSettings, out: Path, jobs: Sequence[Job], console: 
         device=settings.device,
     )
     result = sweep.run(jobs)
+    # A student that came before its teacher, as several workers may have it, gets its turn in the next round.
+    while result.failed and result.done and not result.interrupted:
+        result = sweep.run(jobs)
     for line in result.remarks(out):
         console.print(line, soft_wrap=True)
     return EXIT_INTERRUPTED if result.interrupted else EXIT_FAILED if result.failed else 0

@@ -142,6 +142,16 @@ def test_exploding_loops_and_the_ratio_of_different_models(tmp_path: Path):
     assert found["with bits in the loop, hard is within 10 % of soft at 8 rounds", "repository"][1] == "yes"
 
 
+def test_a_loop_that_has_learned_nothing_decides_nothing(tmp_path: Path):
+    loops = {"repository_looped__as__coded": (28.7, 28.7), "repository_hba__v2": (5.3, 6.5)}
+    found = claims(ladder(tmp_path, **loops))
+    for name in (
+        "looping explodes when it is hardened (18 → 754)",
+        "hard HBA is 115 times better than hard looped DLGN",
+    ):
+        assert found[name, "repository"][1] == "undecided" and "too shortly" in found[name, "repository"][0]
+
+
 def test_runs_with_other_flags_are_left_out(tmp_path: Path):
     write_run(tmp_path, rows("quick")[0], 0, test_perplexity_soft=5.0)
     assert measured(tmp_path, rows("medium")) == []

@@ -147,7 +147,18 @@ def _spoken(holds: bool | None) -> str:
 
 def _explodes(one: Measured) -> tuple[str, bool | None]:
     gap = one.mean("gap") or 0.0
-    return f"hard / soft = {1 + gap:.2f}", gap > 1.0
+    said = f"{one.mean(SOFT):.2f} soft, {one.mean(HARD):.2f} hard, hard / soft = {1 + gap:.2f}"
+    return (said, gap > 1.0) if _has_learned(one) else (f"{said}; {_UNTRAINED}", None)
+
+
+_UNTRAINED = "trained too shortly to judge: the soft one is far from the logged value"
+
+
+def _has_learned(one: Measured) -> bool:
+    """Whether a rung is about as good, while soft, as the repository's logs say of theirs."""
+    published = one.row.rung.published
+    logged = None if published is None else published.logged_soft
+    return logged is None or (one.mean(SOFT) or float("inf")) < 1.25 * logged
 
 
 def _gap_at_most(limit: float) -> Callable[[Measured], tuple[str, bool | None]]:
@@ -170,7 +181,8 @@ def _below(limit: float, parameters: int) -> Callable[[Measured], tuple[str, boo
 
 def _ratio(first: Measured, second: Measured) -> tuple[str, bool | None]:
     ratio = (first.mean(HARD) or 0.0) / (second.mean(second.as_used) or 1.0)
-    return f"{ratio:.1f} times", ratio > 100
+    said = f"{ratio:.1f} times"
+    return (said, ratio > 100) if _has_learned(first) else (f"{said}; {_UNTRAINED}", None)
 
 
 def _lower(first_key: str, second_key: str) -> Callable[[Measured, Measured], tuple[str, bool | None]]:

@@ -107,3 +107,13 @@ def test_small_problems_are_summed_whole():
     assert split_is_cheaper(problem(MASKS["two streams"]))
     unmasked = IsingProblem(torch.zeros(2, 20), torch.zeros(20, 20))
     assert not split_is_cheaper(unmasked)
+
+
+def test_an_anneal_runs_each_query_on_its_own_spins_too():
+    whole, anneal = problem(MASKS["wide"], batch=2), get_sampler("dqa")
+    found = anneal.magnetization(whole)
+    for query in (0, 5, 30):
+        own, spins = alone(whole, query)
+        torch.testing.assert_close(found[:, query][:, spins], anneal.magnetization(own), rtol=0, atol=1e-9)
+    with pytest.raises(ProblemTooLargeError, match=r"2\^34 states"):
+        anneal.probabilities(whole)

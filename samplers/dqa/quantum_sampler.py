@@ -29,6 +29,7 @@ class QuantumMCMCSampler(Sampler):
     """
 
     name: ClassVar[str] = "quantum-mcmc"
+    splits_masks: ClassVar[bool] = True
 
     num_reads: int = option(default=256, help="chains per problem", minimum=1)
     num_steps: int = option(default=50, help="proposals of each chain", minimum=0)

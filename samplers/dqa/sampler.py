@@ -20,7 +20,7 @@ from samplers.dqa.scaling import ScaleDependence
 from samplers.dqa.schedules import AngleSchedule, AnnealSchedule, Schedule, as_schedule
 from samplers.dqa.statevector import MAX_SPINS, StateVectorEngine
 from samplers.dqa.step_error import largest_phases, splitting_error
-from samplers.errors import InvalidOptionError, InvalidProblemError, NotSupportedError
+from samplers.errors import InvalidOptionError, InvalidProblemError, NotSupportedError, ProblemTooLargeError
 from samplers.estimators import straight_through
 from samplers.options import option
 from samplers.problem import IsingProblem
@@ -59,6 +59,7 @@ class DQASampler(Sampler):
     """
 
     name = "dqa"
+    splits_masks = True
     engine: Any = option(
         default="statevector",
         help="what runs the layers: a name, a Qiskit SamplerV2, or an object with the methods of AerEngine",
@@ -168,8 +169,14 @@ class DQASampler(Sampler):
 
         Raises:
             NotSupportedError: an engine that only has shots.
+            ProblemTooLargeError: too many spins for a law over all of them, allowed or not.
         """
         self._check(problem)
+        if problem.num_spins > MAX_SPINS:
+            raise ProblemTooLargeError(
+                f"a law over {problem.num_spins} spins has 2^{problem.num_spins} states; at most {MAX_SPINS} spins; "
+                "ask for magnetizations or draws, or leave out the spins that are not allowed"
+            )
         states = 2**problem.num_spins
         if problem.num_problems == 0:
             return problem.fields.new_zeros(*problem.batch_shape, states, dtype=torch.float64)

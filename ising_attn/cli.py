@@ -12,6 +12,7 @@ from samplers.errors import did_you_mean
 
 _USAGE = "usage: ising-attn NAME [OPTIONS …]\n       ising-attn NAME --help"
 COMMANDS = {
+    "report": ("ising_attn.lab.run_page", "One page, HTML or Markdown, from run folders alone."),
     "doctor": ("ising_attn.lab.doctor", "What is installed, which devices there are, and what is missing."),
     "samplers": ("ising_attn.lab.sampler_list", "Every sampler, what it can do, and its options."),
 }

@@ -117,8 +117,9 @@ class LoopedLogicLMConfig(LogicConfig):
         form: "bits": only bits go round; "as-coded": the loop of the repository, with a float map inside it.
         iterations: how often the block is applied.
         state: bits (or floats) that go round.
-        widths: gates of the block's layers but for the last one, which has `state` (form "bits"); all of them
-            (form "as-coded").
+        widths: gates of the block's layers; in the form "bits" the last one has `state`.
+        gain: factor of the initial weights of the linear maps of the form "as-coded". At 1, as there, the loop
+            forgets its input before training, and takes many epochs to say more than how often characters are.
     """
 
     model: ClassVar[str] = "looped-logic-lm"
@@ -126,6 +127,7 @@ class LoopedLogicLMConfig(LogicConfig):
     iterations: int = 8
     state: int = 2048
     widths: tuple[int, ...] = (2048,)
+    gain: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,6 +137,8 @@ class LoopedLogicLMConfig(LogicConfig):
             raise InvalidOptionError(
                 f"form={self.form!r}; it must be 'bits' or 'as-coded'{did_you_mean(self.form, ('bits', 'as-coded'))}"
             )
+        if not (self.gain > 0 and math.isfinite(self.gain)):
+            raise InvalidOptionError(f"gain={self.gain!r}; it must be a finite number above 0")
         if self.form == "bits" and self.widths[-1] != self.state:
             raise InvalidOptionError(
                 f"the block of form 'bits' ends with widths={self.widths[-1]} gates and state={self.state}; what goes "

@@ -56,9 +56,13 @@ class LoopedLogicLM(nn.Module):
         self.head: nn.Module = config.make_head(config.state)
 
     def _make_as_coded(self, config: LoopedLogicLMConfig) -> None:
-        self.encoder = nn.Linear(config.vocabulary, config.state)
+        reading = nn.Linear(config.vocabulary, config.state)
         self.block = LogicNetwork(config.state, config.widths, **config.gate_options())
         self.feedback = nn.Linear(config.widths[-1], config.state)
+        with torch.no_grad():
+            for linear in (reading, self.feedback):
+                linear.weight.mul_(config.gain)
+        self.encoder = reading
         head = nn.Linear(config.state, config.vocabulary)
         self.head = nn.utils.parametrizations.spectral_norm(head)
 

@@ -132,6 +132,17 @@ def test_an_untrained_loop_of_passing_gates_changes_nothing():
     torch.testing.assert_close(one(tokens()), many(tokens()))
 
 
+@pytest.mark.parametrize(("gain", "residual", "survives"), [(1.0, None, False), (60.0, 0.9, True)])
+def test_the_loop_as_coded_forgets_its_input(gain: float, residual: float | None, survives: bool):
+    """Before training its rounds are a contraction by a factor of hundreds; other initial values keep the input."""
+    torch.manual_seed(0)
+    config = LoopedLogicLMConfig.as_coded(**{**SMALL, "context": 16}, gain=gain, residual=residual)
+    model = LoopedLogicLM(config).eval()
+    with torch.no_grad():
+        logits = model.next_logits(torch.randint(5, (64, 16)))
+    assert (logits.std(0).mean() > 1e-3) == survives
+
+
 def test_hardening_gives_the_same_logits():
     model = build("flat")
     with forward_mode(model, "hard"), torch.no_grad():
@@ -187,6 +198,7 @@ def test_the_head_of_hba_has_unit_spectral_norm():
         (LoopedLogicLMConfig, {"form": "bit"}, "form='bit'.*did you mean 'bits'"),
         (LoopedLogicLMConfig, {"state": 8, "widths": (16,)}, "must come out as it goes in"),
         (LoopedLogicLMConfig, {"iterations": 0}, "iterations=0"),
+        (LoopedLogicLMConfig, {"gain": 0.0}, "gain=0.0"),
     ],
 )
 def test_configurations_that_fit_nothing(kind: Any, change: dict, message: str):

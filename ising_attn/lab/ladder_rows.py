@@ -146,6 +146,12 @@ RUNGS = (
         parts=("repository",),
     ),
     Rung(
+        name="hba-v1-mended",
+        label="HBA v1, mended",
+        flags=_hba(64, 2, 4, 256, "--routing=straight-through", "--router-temperature=0.2"),
+        parts=("repository",),
+    ),
+    Rung(
         name="hba-v2",
         label="HBA v2",
         flags=_hba(*_V2, "--routing=soft", _UNDECIDED, *_STABLE),

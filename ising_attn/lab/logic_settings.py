@@ -30,6 +30,8 @@ class LogicSettings:
     """Rounds of --model=looped."""
     state: int = 2048
     """Numbers that go round in --model=looped."""
+    loop_gain: float = 1.0
+    """Factor of the initial linear maps of --loop=as-coded; at 1, as there, the loop at first forgets its input."""
 
     def flat_options(self) -> dict[str, Any]:
         """Keywords of `models.LogicLMConfig`, but for the vocabulary and the context."""
@@ -46,7 +48,13 @@ class LogicSettings:
 
     def looped_options(self) -> dict[str, Any]:
         """Keywords of `models.LoopedLogicLMConfig`, but for the vocabulary and the context."""
-        return {**self.flat_options(), "form": self.loop, "iterations": self.iterations, "state": self.state}
+        return {
+            **self.flat_options(),
+            "form": self.loop,
+            "iterations": self.iterations,
+            "state": self.state,
+            "gain": self.loop_gain,
+        }
 
     def spoken(self, model: str) -> str:
         """The gates in a few words."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from models.char_lm import CharLM, CharLMConfig
-from models.config import AttentionConfig
+from models.config import AttentionConfig, FeedForwardConfig
 from samplers import Sampler
 
 
@@ -22,7 +22,7 @@ class HBAConfig(CharLMConfig):
     embed_dim: int = 64
     num_heads: int = 4
     num_layers: int = 2
-    feed_forward: Any = 256
+    feed_forward: FeedForwardConfig | int = 256
     positions: str = "sinusoidal"
     dropout: float = 0.0
     attention: AttentionConfig = AttentionConfig(kind="scalar-router")

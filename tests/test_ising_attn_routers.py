@@ -304,3 +304,18 @@ def test_the_article_keeps_a_little_of_what_is_not_chosen():
     mixed = ratio < 0.999
     assert mixed.any()
     torch.testing.assert_close(ratio[mixed], torch.full_like(ratio[mixed], math.exp(-4)), rtol=1e-4, atol=0)
+
+
+def test_an_offset_bias_starts_with_one_head_per_near_key():
+    """A hard router without content reads, head by head, the key one, two, … places back."""
+    layer = make_attention("router", D, H, T, mode="h", bias="offset", routing="hard")
+    assert layer.query_key is not None and layer.bias is not None
+    with torch.no_grad():
+        layer.query_key.weight.zero_()
+        layer.query_key.bias.zero_()
+    weights = layer.weights(inputs())
+    for head in range(H):
+        for query in range(head + 1, T):
+            assert weights[0, head, query].argmax() == query - head - 1
+            assert weights[0, head, query].max() > 0.999
+    assert layer.bias.values.requires_grad and layer.max_length is None

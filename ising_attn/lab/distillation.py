@@ -12,7 +12,6 @@ from ising_attn.distill import attention_matching, check_weights, distillation_l
 from ising_attn.lab.checkpoints import load_checkpoint
 from ising_attn.lab.errors import CheckpointError
 from ising_attn.lab.text_task import TextBatch, TextTask
-from ising_attn.lab.training import Task
 from ising_attn.lab.wrapped_task import WrappedTask
 from ising_attn.routers import recorded_routing, routers_of
 from samplers import InvalidOptionError
@@ -101,10 +100,8 @@ class DistilledTask(WrappedTask):
         InvalidOptionError: at the first loss, matching that student or teacher cannot do.
     """
 
-    def __init__(
-        self, task: TextTask, teacher: nn.Module, settings: DistillationSettings, *, around: Task | None = None
-    ):
-        super().__init__(task if around is None else around)
+    def __init__(self, task: TextTask, teacher: nn.Module, settings: DistillationSettings):
+        super().__init__(task)
         self.text, self.teacher, self.settings = task, teacher, settings
 
     def loss(self, model: nn.Module, batch: TextBatch) -> tuple[Tensor, dict[str, float]]:

@@ -28,6 +28,8 @@ class ModelSettings:
     """Learn the inverse temperature of each head."""
     score_bias: Literal["none", "scalar", "distance", "position", "offset"] = "none"
     """Learnable bias of the fields; offset is by distance, and starts with one head for each of the nearest keys."""
+    score_bias_init: float | None = None
+    """Its initial value; below 0 every key starts with a small weight, which steadies long contexts."""
     embed_dim: int = 64
     """Width of the model."""
     heads: int = 1
@@ -70,6 +72,7 @@ class ModelSettings:
         options: dict[str, Any] = {
             "kind": self.attention,
             "bias": self.score_bias,
+            "bias_init": self.score_bias_init,
             "routing": self.routing,
             "temperature": self.router_temperature,
         }

@@ -52,13 +52,13 @@ def _of_group(folder: Path, stem: str, own: list[Measured], command: str) -> lis
         if len(pairs) < len(own):
             shown = [m for m in own if m.row.variant in (SOFTMAX, "h+J", *_THREE_BODY)]
             figures.append(lambda: over_context(folder / f"{stem}-three-body.png", shown, command))
-    if part in ("brackets-tuned", "samplers"):
+    if part in ("brackets-tuned", "recipe", "samplers"):
         figures.append(lambda: gain_list(folder / f"{stem}-gains.png", own, command))
     if part == "length-transfer":
         figures.append(lambda: other_contexts(folder / f"{stem}.png", own, command))
     if part in ("text-paper", "brackets"):
         figures.append(lambda: couplings(folder / f"{stem}-couplings.png", own, command))
-    if part in ("brackets", "brackets-tuned"):
+    if part in ("brackets", "brackets-tuned", "recipe"):
         figures.append(lambda: depths(folder / f"{stem}-depth.png", own, command))
     return figures
 

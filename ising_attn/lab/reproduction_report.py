@@ -92,6 +92,7 @@ def heading(row: Row) -> str:
         "text-tuned": "Tiny Shakespeare, whole text, rates chosen for each run",
         "brackets": "Bracket matching",
         "brackets-tuned": "Bracket matching, rates chosen for each run",
+        "recipe": "Bracket matching, rates chosen for each run, long warm-up",
         "samplers": "Trained through different samplers"
         + (", bracket matching" if row.group else ", Tiny Shakespeare"),
         "long": "Tiny Shakespeare, longer contexts",

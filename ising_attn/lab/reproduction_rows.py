@@ -208,7 +208,9 @@ _BRACKET_MODEL = ("--embed-dim=32", "--heads=1", "--layers=1")
 _FFN, _NO_FFN = ("--ffn=mlp", "--ffn-dim=64"), ("--ffn=none",)
 _BRACKET_DATA = ("--filler-share=0.25", "--validation-size=500", "--test-size=2000", "--data-seed=0")
 
-PARTS = ("text-paper", "text-tuned", "brackets", "brackets-tuned", "samplers", "long", "length-transfer")
+PARTS = (
+    "text-paper", "text-tuned", "brackets", "brackets-tuned", "recipe", "samplers", "long", "length-transfer",
+)  # fmt: skip
 
 
 def rows(budget: str = "medium", parts: Iterable[str] = PARTS) -> list[Row]:
@@ -219,7 +221,7 @@ def rows(budget: str = "medium", parts: Iterable[str] = PARTS) -> list[Row]:
     """
     if budget not in BUDGETS:
         raise InvalidOptionError(f"--budget is {budget!r}; it must be one of {', '.join(BUDGETS)}")
-    makers = dict(zip(PARTS, (_text_paper, _text_tuned, _brackets, _brackets_tuned, _samplers, _long, _transfer),
+    makers = dict(zip(PARTS, (_text_paper, _text_tuned, _brackets, _brackets_tuned, _recipe, _samplers, _long, _transfer),
                       strict=True))  # fmt: skip
     found: list[Row] = []
     for part in parts:
@@ -333,6 +335,13 @@ def _brackets_tuned(budget: Budget) -> list[Row]:
     for name, own in (("h+J, slow J", slow), ("h+J, fast J", fast)):
         found.append(_bracket_row("brackets-tuned", _HJ.but(name), context, own, budget.seeds))
     return found
+
+
+def _recipe(budget: Budget) -> list[Row]:
+    """The tuned rows again with a warm-up of a fifth of the training, without which sigmoid-like weights get stuck."""
+    context, training = max(budget.bracket_contexts), budget.brackets_tuned
+    warm = dataclasses.replace(training, warmup=training.steps // 5)
+    return [_bracket_row("recipe", variant, context, warm, budget.key_seeds) for variant in (_SOFTMAX, *_BIASED, _HJ)]
 
 
 _TRAINED_THROUGH = (

@@ -221,8 +221,9 @@ def rows(budget: str = "medium", parts: Iterable[str] = PARTS) -> list[Row]:
     """
     if budget not in BUDGETS:
         raise InvalidOptionError(f"--budget is {budget!r}; it must be one of {', '.join(BUDGETS)}")
-    makers = dict(zip(PARTS, (_text_paper, _text_tuned, _brackets, _brackets_tuned, _recipe, _samplers, _long, _transfer),
-                      strict=True))  # fmt: skip
+    makers = dict(zip(PARTS, (
+        _text_paper, _text_tuned, _brackets, _brackets_tuned, _recipe, _samplers, _long, _transfer,
+    ), strict=True))  # fmt: skip
     found: list[Row] = []
     for part in parts:
         if part not in makers:

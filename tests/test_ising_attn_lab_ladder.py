@@ -95,9 +95,13 @@ def test_tables_put_published_numbers_beside_ours(tmp_path: Path):
     cells = dict(zip(table.columns, table.rows[1], strict=True))
     assert cells["rung"] == "DLGN, ours" and cells["hard/soft"] == pytest.approx(1.0125, abs=1e-4)
     assert (cells["soft"], cells["hard"]) == ("8.010 ± 0.010", "8.110 ± 0.010")
-    assert table.rows[0][3] is None and "Seeds 0-2; commit 0123456789." in table.caption
+    assert (
+        "calibrated" not in table.columns
+        and table.rows[0][3] is None
+        and "Seeds 0-2; commit 0123456789." in table.caption
+    )
     published = dict(zip(tables["published"].columns, tables["published"].rows[0], strict=True))
-    assert (published["said soft"], published["logged soft"], published["parameters"]) == (4.86, 4.86, 108_861)
+    assert (published["said soft"], published["logged soft"], published["size"]) == (4.86, 4.86, 108_861)
     assert [row[0] for row in tables["published"].rows] == ["Transformer (teacher)"], "our own rung was never published"
     assert any(line.startswith("yes: a hard DLGN below 11.83") for line in spoken_claims(tables["claims"]))
     assert len(tables["runs"].rows) == 9

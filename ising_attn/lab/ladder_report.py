@@ -56,18 +56,19 @@ def ladder_tables(results: Sequence[Measured]) -> dict[str, Table]:
 def part_table(results: Sequence[Measured]) -> Table:
     """Perplexities of one part."""
     part = results[0].row.part
-    columns = ["rung", "parameters", "soft", "hard", "calibrated", "hard/soft"]
-    table = Table(_TITLES[part], columns, {"parameters": ",.0f", "hard/soft": ".2f"})
+    kinds = {"soft": SOFT, "hard": HARD, "calibrated": CALIBRATED}
+    shown = {name: key for name, key in kinds.items() if any(one.values(key) for one in results)}
+    table = Table(_TITLES[part], ["rung", "size", *shown, "hard/soft"], {"size": ",.0f", "hard/soft": ".2f"})
     for one in results:
-        cells = [spread(list(one.values(key).values()), ".3f") for key in (SOFT, HARD, CALIBRATED)]
+        cells = [spread(list(one.values(key).values()), ".3f") for key in shown.values()]
         gap = one.mean("gap")
         table.add(one.row.rung.label, one.mean("parameters"), *cells, None if gap is None else 1 + gap)
     steps = {run.value("steps") or 0 for m in results for run in m.runs.values()}
     table.caption = " ".join(
         [
             _CAPTIONS[part],
-            "Calibrated: hard, with the threshold that is best on validation data.",
-            f"Mean ± sample standard deviation; at most {max(steps):.0f} steps.",
+            *(["Calibrated: hard, threshold chosen on validation data."] if "calibrated" in shown else []),
+            f"Size: parameters. Mean ± sample standard deviation; at most {max(steps):.0f} steps.",
             provenance(run for m in results for run in m.runs.values()),
         ]
     )
@@ -76,8 +77,8 @@ def part_table(results: Sequence[Measured]) -> Table:
 
 def published_table(results: Sequence[Measured]) -> Table:
     """What the repository says and logs of each rung of its own protocol."""
-    columns = ["rung", "parameters", "said soft", "said hard", "logged soft", "logged hard"]
-    table = Table("Published perplexity", columns, {"parameters": ",.0f", **dict.fromkeys(columns[2:], ".2f")})
+    columns = ["rung", "size", "said soft", "said hard", "logged soft", "logged hard"]
+    table = Table("Published perplexity", columns, {"size": ",.0f", **dict.fromkeys(columns[2:], ".2f")})
     for one in results:
         if one.row.part == "repository" and one.row.rung.published is not None:
             table.add(one.row.rung.label, *dataclasses.astuple(one.row.rung.published))

@@ -254,6 +254,10 @@ CLAIMS = (
         for part in ("repository", "tuned")
     ),
     Claim(
+        "a hard router that had no teacher at or below the Transformer", _GOAL, "tuned", ("router", "transformer"),
+        _student_at_most,
+    ),
+    Claim(
         "a hard router born again at or below the first teacher", _GOAL, "tuned",
         ("router-born-again", "transformer"), _student_at_most,
     ),

@@ -28,6 +28,7 @@ from rich.console import Console  # noqa: E402
 
 from ising_attn.lab.config import parse_settings  # noqa: E402
 from ising_attn.lab.main import EXIT_FAILED, EXIT_INTERRUPTED, run_main  # noqa: E402
+from ising_attn.lab.reproduction_claims import claims_table  # noqa: E402
 from ising_attn.lab.reproduction_figures import save_all  # noqa: E402
 from ising_attn.lab.reproduction_report import measured, part_tables  # noqa: E402
 from ising_attn.lab.reproduction_rows import PARTS, TEXT, Row, rows  # noqa: E402
@@ -115,10 +116,12 @@ def main() -> int:
         console.print("no run is finished yet, so that there is nothing to report")
         return code
     tables = part_tables(results)
+    if (claims := claims_table(results)).rows:
+        tables = {"claims": claims, **tables}
     write_tables(out, tables)
     command = shlex.join(["python", "experiments/reproduce.py", *settings.deciding_flags()])
     notes = save_all(out / "plots", results, command)
-    named = {m.table for m in results}
+    named = {"claims", *(m.table for m in results)}
     for name, table in tables.items():
         if name in named:
             console.print()

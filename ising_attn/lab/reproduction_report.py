@@ -15,7 +15,7 @@ from ising_attn.lab.sweep_results import Runs, finished_runs, provenance, runs_t
 from ising_attn.lab.tables import Table, spread
 
 FORMATS = {"perplexity": ".3f", "accuracy": ".2%"}
-_GAINS = {"perplexity": "+.3f", "accuracy": "+.2%"}
+GAIN_FORMATS = {"perplexity": "+.3f", "accuracy": "+.2%"}
 KEYS = ("test_perplexity", "test_perplexity_exact", "test_accuracy", "test_accuracy_exact", "marginal_mae")
 
 
@@ -92,7 +92,7 @@ def heading(row: Row) -> str:
         "text-tuned": "Tiny Shakespeare, whole text, rates chosen for each run",
         "brackets": "Bracket matching",
         "brackets-tuned": "Bracket matching, rates chosen for each run",
-        "recipe": "Bracket matching, rates chosen for each run, long warm-up",
+        "recipe": "Bracket matching, longer, with a long warm-up",
         "samplers": "Trained through different samplers"
         + (", bracket matching" if row.group else ", Tiny Shakespeare"),
         "long": "Tiny Shakespeare, longer contexts",
@@ -179,7 +179,7 @@ def comparison_table(results: Sequence[Measured]) -> Table:
     table.formats = dict.fromkeys(columns[7:], ".2g")
     pairs = comparisons(results)
     for one in sorted(pairs, key=lambda c: (c.first.row.group, c.first.row.context)):
-        row, form = one.first.row, _GAINS[one.first.row.measure]
+        row, form = one.first.row, GAIN_FORMATS[one.first.row.measure]
         interval = None if one.gain.low is None else f"{one.gain.low:{form}} to {one.gain.high:{form}}"
         table.add(
             row.group, row.context, row.variant, one.second.row.variant, one.gain.count, f"{one.gain.mean:{form}}",

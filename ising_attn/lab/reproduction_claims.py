@@ -1,0 +1,61 @@
+"""The paper's claims one by one: its gain over softmax attention, ours, and whether ours confirms it.
+
+A claim is a published mean of a variant beside that of softmax at the same T. Our gain is paired over seeds, with a
+95 % interval by Student's t.
+"""
+
+from collections.abc import Sequence
+
+from ising_attn.lab.paired import PairedDifference
+from ising_attn.lab.reproduction_report import GAIN_FORMATS, Measured, gain, heading
+from ising_attn.lab.reproduction_rows import SOFTMAX
+from ising_attn.lab.tables import Table
+
+CONFIRMED, SIGN_ONLY, CONTRADICTED, OPEN = "confirmed", "confirmed in sign", "contradicted", "not decidable"
+
+
+def verdict(published: float, ours: PairedDifference) -> str:
+    """What our interval says of a published gain.
+
+    Returns:
+        "confirmed": the interval lies on the published side of 0 and holds the published gain; "confirmed in sign": it
+        lies on that side and does not hold it; "contradicted": it does not hold the published gain and does not lie on
+        its side; "not decidable": it holds both 0 and the published gain, or there are too few seeds for one.
+    """
+    if ours.low is None or ours.high is None:
+        return OPEN
+    holds = ours.low <= published <= ours.high
+    same_side = ours.low > 0 if published > 0 else ours.high < 0
+    if published == 0:
+        return CONFIRMED if holds else CONTRADICTED
+    if same_side:
+        return CONFIRMED if holds else SIGN_ONLY
+    return OPEN if holds else CONTRADICTED
+
+
+def claims_table(results: Sequence[Measured]) -> Table:
+    """Every variant whose gain over softmax is published and was measured."""
+    columns = ["task", "T", "variant", "published gain", "our gain", "95 % interval", "p", "seeds", "verdict"]
+    table = Table("Claims of the paper: gain over softmax attention", columns, {"p": ".2g"})
+    softmax = {(m.row.part, m.row.group, m.row.context): m for m in results if m.row.variant == SOFTMAX}
+    for one in results:
+        row = one.row
+        base = softmax.get((row.part, row.group, row.context))
+        if row.variant == SOFTMAX or base is None or row.published is None or base.row.published is None:
+            continue
+        if not one.values.keys() & base.values.keys():
+            continue
+        ours = gain(one, base)
+        published = row.published.value - base.row.published.value
+        published = -published if row.measure == "perplexity" else published
+        form = GAIN_FORMATS[row.measure]
+        interval = None if ours.low is None else f"{ours.low:{form}} to {ours.high:{form}}"
+        table.add(
+            heading(row), row.context, row.variant, f"{published:{form}}", f"{ours.mean:{form}}", interval, ours.p,
+            ours.count, verdict(published, ours),
+        )  # fmt: skip
+    table.caption = (
+        "A positive gain is good. p: two-sided paired t-test, not corrected for the number of lines. The paper trains "
+        "longer, at other rates; see the budget."
+    )
+    return table

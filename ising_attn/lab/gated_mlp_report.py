@@ -100,8 +100,8 @@ class Report:
     # ---- tables -----------------------------------------------------------------------------------------------
 
     def _results(self) -> Table:
-        columns = ["layer", "rank", "σ", "units", "params", "rate", "validation", "test"]
-        formats = {"params": ",", "rate": "g", "validation": ".3f"}
+        columns = ["layer", "rank", "σ", "units", "params", "rate", "valid.", "test"]
+        formats = {"params": ",", "rate": "g", "valid.": ".3f"}
         table = Table("Perplexity by feed-forward layer, at equal parameters", columns, formats)
         for variant in self.variants:
             own = self.of(variant)
@@ -126,7 +126,7 @@ class Report:
 
     def _best(self) -> Table:
         """One variant of each form, chosen by its mean validation perplexity."""
-        columns = ["layer", "rank", "σ", "test", "minus MLP", "from", "to", "p"]
+        columns = ["layer", "rank", "σ", "test", "− MLP", "from", "to", "p"]
         formats = dict.fromkeys(columns[4:7], "+.3f") | {"p": ".2g"}
         table = Table("The best of each form by validation text", columns, formats)
         chosen: dict[str, Variant] = {}
@@ -196,7 +196,7 @@ class Report:
         return table
 
     def _symmetry(self) -> Table:
-        columns = ["layer", "rank", "σ", "exchange", *(f"a = {a:g}" for a in FACTORS), "perplexity", "exchanged"]
+        columns = ["layer", "rank", "σ", "exchange", *(f"a = {a:g}" for a in FACTORS), "plain", "exchanged"]
         table = Table("Symmetry gaps of the trained layers on test text", columns, dict.fromkeys(columns[3:], ".3f"))
         for variant in self.variants:
             own = [o for o in self.of(variant) if o.exchange is not None and o.scaling is not None]

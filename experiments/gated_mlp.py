@@ -200,7 +200,7 @@ def write_report(runs: StudyRuns, console: Console) -> None:
         runs.out / "summary.json", {**report.summary(), "commits": sorted({run.commit for _, run in runs.finished()})}
     )
     if not runs.settings.report_only:
-        write_json(runs.out / "config.json", settings_to_dict(runs.settings))
+        write_json(runs.out / "config.json", settings_to_dict(dataclasses.replace(runs.settings, max_minutes=None)))
         write_json(runs.out / "environment.json", environment())
     notes = save_figures(report, runs.out / "plots")
     for name in ("results", "best", "gated_minus_symmetric", "symmetry"):

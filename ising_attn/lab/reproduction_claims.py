@@ -7,8 +7,8 @@ A claim is a published mean of a variant beside that of softmax at the same T. O
 from collections.abc import Sequence
 
 from ising_attn.lab.paired import PairedDifference
-from ising_attn.lab.reproduction_report import GAIN_FORMATS, Measured, gain, heading
-from ising_attn.lab.reproduction_rows import SOFTMAX
+from ising_attn.lab.reproduction_report import GAIN_FORMATS, Measured, gain
+from ising_attn.lab.reproduction_rows import SOFTMAX, Row
 from ising_attn.lab.tables import Table
 
 CONFIRMED, SIGN_ONLY, CONTRADICTED, OPEN = "confirmed", "confirmed in sign", "contradicted", "not decidable"
@@ -35,8 +35,9 @@ def verdict(published: float, ours: PairedDifference) -> str:
 
 def claims_table(results: Sequence[Measured]) -> Table:
     """Every variant whose gain over softmax is published and was measured."""
-    columns = ["task", "T", "variant", "published gain", "our gain", "95 % interval", "p", "seeds", "verdict"]
-    table = Table("Claims of the paper: gain over softmax attention", columns, {"p": ".2g"})
+    columns = ["task", "T", "variant", "paper", "ours", "95 % interval", "verdict"]
+    table = Table("Claims of the paper: gain over softmax attention", columns)
+    counts: set[int] = set()
     softmax = {(m.row.part, m.row.group, m.row.context): m for m in results if m.row.variant == SOFTMAX}
     for one in results:
         row = one.row
@@ -51,11 +52,17 @@ def claims_table(results: Sequence[Measured]) -> Table:
         form = GAIN_FORMATS[row.measure]
         interval = None if ours.low is None else f"{ours.low:{form}} to {ours.high:{form}}"
         table.add(
-            heading(row), row.context, row.variant, f"{published:{form}}", f"{ours.mean:{form}}", interval, ours.p,
-            ours.count, verdict(published, ours),
+            _task(row), row.context, row.variant, f"{published:{form}}", f"{ours.mean:{form}}", interval,
+            verdict(published, ours),
         )  # fmt: skip
+        counts.add(ours.count)
+    spoken = " to ".join(str(count) for count in sorted({min(counts, default=0), max(counts, default=0)}))
     table.caption = (
-        "A positive gain is good. p: two-sided paired t-test, not corrected for the number of lines. The paper trains "
-        "longer, at other rates; see the budget."
+        f"Perplexity below softmax, or accuracy above it: a positive gain is good. Paired over {spoken} seeds; the "
+        "intervals are not corrected for the number of lines. The paper trains in other ways; see the budget."
     )
     return table
+
+
+def _task(row: Row) -> str:
+    return row.group or "text"

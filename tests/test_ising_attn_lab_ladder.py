@@ -168,3 +168,11 @@ def test_the_figure_and_its_numbers(tmp_path: Path):
     assert len(lines) == 3 + 6 + 2
     assert {line["kind"] for line in lines} == {"soft", "hard", "logged soft", "logged hard"}
     assert (tmp_path / "repository.png").stat().st_size > 10_000
+
+
+def test_rows_with_fewer_seeds_are_named(tmp_path: Path):
+    results = ladder(tmp_path, repository_transformer=(5.0, None), repository_dlgn=(8.0, 8.1))
+    assert "Fewer seeds" not in ladder_tables(results)["repository"].caption
+    write_run(tmp_path, row("repository-dlgn"), 7, test_perplexity_soft=8.0, test_perplexity_hard=8.0, gap=0.0)
+    caption = ladder_tables(measured(tmp_path, rows()))["repository"].caption
+    assert caption.endswith("Fewer seeds: Transformer (teacher) (3).")

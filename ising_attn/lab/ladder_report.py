@@ -70,9 +70,17 @@ def part_table(results: Sequence[Measured]) -> Table:
             *(["Calibrated: hard, threshold chosen on validation data."] if "calibrated" in shown else []),
             f"Size: parameters. Mean ± sample standard deviation; at most {max(steps):.0f} steps.",
             provenance(run for m in results for run in m.runs.values()),
+            *_fewer_seeds(results),
         ]
     )
     return table
+
+
+def _fewer_seeds(results: Sequence[Measured]) -> list[str]:
+    """Which rows have fewer seeds than others."""
+    most = max(len(one.runs) for one in results)
+    fewer = [f"{one.row.rung.label} ({len(one.runs)})" for one in results if len(one.runs) < most]
+    return [f"Fewer seeds: {', '.join(fewer)}."] if fewer else []
 
 
 def published_table(results: Sequence[Measured]) -> Table:

@@ -32,7 +32,7 @@ from ising_attn.lab.figures import draw_all  # noqa: E402
 from ising_attn.lab.ladder_plots import save_ladder  # noqa: E402
 from ising_attn.lab.ladder_report import Measured, ladder_tables, measured, perplexities, spoken_claims  # noqa: E402
 from ising_attn.lab.ladder_rows import PARTS, Row, rows  # noqa: E402
-from ising_attn.lab.main import EXIT_FAILED, EXIT_INTERRUPTED, run_main  # noqa: E402
+from ising_attn.lab.main import run_main  # noqa: E402
 from ising_attn.lab.sweep import Job, Sweep, SweepSettings, interleaved, job_table  # noqa: E402
 from ising_attn.lab.tables import write_tables  # noqa: E402
 from ising_attn.lab.text import find_corpus  # noqa: E402
@@ -108,20 +108,14 @@ def main() -> int:
 def run_jobs(settings: LadderSettings, out: Path, jobs: Sequence[Job], console: Console) -> int:
     """Run what is not finished; the exit code."""
     find_corpus()  # once, before many processes want it
-    sweep = Sweep(
-        out,
-        workers=settings.workers,
-        max_minutes=settings.max_minutes,
-        redo_changed=settings.redo_changed,
-        device=settings.device,
-    )
+    sweep = Sweep.of(settings, out)
     result = sweep.run(jobs)
     # A student that came before its teacher, as several workers may have it, gets its turn in the next round.
     while result.failed and result.done and not result.interrupted:
         result = sweep.run(jobs)
     for line in result.remarks(out):
         console.print(line, soft_wrap=True)
-    return EXIT_INTERRUPTED if result.interrupted else EXIT_FAILED if result.failed else 0
+    return result.exit_code
 
 
 def report(settings: LadderSettings, out: Path, results: Sequence[Measured], console: Console) -> None:

@@ -33,7 +33,7 @@ from ising_attn.lab.files import write_json  # noqa: E402
 from ising_attn.lab.gated_mlp_plots import save_figures  # noqa: E402
 from ising_attn.lab.gated_mlp_report import Outcome, Report  # noqa: E402
 from ising_attn.lab.gated_mlp_rows import CHOSEN, FORMS, Study, Variant  # noqa: E402
-from ising_attn.lab.main import EXIT_FAILED, EXIT_INTERRUPTED, run_main  # noqa: E402
+from ising_attn.lab.main import run_main  # noqa: E402
 from ising_attn.lab.runs import environment, read_json  # noqa: E402
 from ising_attn.lab.sweep import Job, State, Sweep, SweepResult, SweepSettings, interleaved, job_table  # noqa: E402
 from ising_attn.lab.sweep_results import FinishedRun, finished_runs  # noqa: E402
@@ -115,14 +115,8 @@ class StudyRuns:
         for jobs in (self.tuning_jobs, lambda: [job for job in self.jobs() if not _undecided(job)]):
             minutes = settings.max_minutes
             if minutes is not None:
-                minutes = max(minutes - (time.monotonic() - started) / 60, 0.0)
-            sweep = Sweep(
-                self.out,
-                workers=settings.workers,
-                max_minutes=minutes,
-                redo_changed=settings.redo_changed,
-                device=settings.device,
-            )
+                minutes = max(minutes - (time.monotonic() - started) / 60, 1e-9)
+            sweep = Sweep.of(dataclasses.replace(settings, max_minutes=minutes), self.out)
             parts.append(sweep.run(jobs()))
             if parts[-1].interrupted:
                 break
@@ -230,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = runs.run()
         for line in result.remarks(runs.out):
             console.print(line, soft_wrap=True)
-        code = EXIT_INTERRUPTED if result.interrupted else EXIT_FAILED if result.failed else 0
+        code = result.exit_code
     write_report(runs, console)
     console.print("\nFolder with runs, table.md, CSV files and plots:")
     console.print(str(runs.out.resolve()), soft_wrap=True)

@@ -27,12 +27,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from rich.console import Console  # noqa: E402
 
 from ising_attn.lab.config import parse_settings  # noqa: E402
-from ising_attn.lab.main import EXIT_FAILED, EXIT_INTERRUPTED, run_main  # noqa: E402
+from ising_attn.lab.main import run_main  # noqa: E402
 from ising_attn.lab.reproduction_claims import claims_table  # noqa: E402
 from ising_attn.lab.reproduction_figures import save_all  # noqa: E402
 from ising_attn.lab.reproduction_report import measured, part_tables  # noqa: E402
 from ising_attn.lab.reproduction_rows import PARTS, TEXT, Row, rows  # noqa: E402
-from ising_attn.lab.sweep import PRELOAD, Job, Sweep, SweepSettings, interleaved, job_table  # noqa: E402
+from ising_attn.lab.sweep import Job, SweepSettings, interleaved, job_table, run_sweep  # noqa: E402
 from ising_attn.lab.sweep_results import changed_runs  # noqa: E402
 from ising_attn.lab.tables import write_tables  # noqa: E402
 from ising_attn.lab.text import find_corpus  # noqa: E402
@@ -92,18 +92,7 @@ def main() -> int:
     if not settings.report_only:
         if any(job.experiment == TEXT for job in jobs):
             find_corpus()  # once, before many processes want it
-        sweep = Sweep(
-            out,
-            workers=settings.workers,
-            max_minutes=settings.max_minutes,
-            redo_changed=settings.redo_changed,
-            device=settings.device,
-            preload=("models", *PRELOAD),
-        )
-        result = sweep.run(jobs)
-        for line in result.remarks(out):
-            console.print(line, soft_wrap=True)
-        code = EXIT_INTERRUPTED if result.interrupted else EXIT_FAILED if result.failed else 0
+        code = run_sweep(settings, jobs, out, lambda line: console.print(line, soft_wrap=True))
     changed = changed_runs(out, {row.name: row.arguments for row in chosen})
     if changed:
         console.print(

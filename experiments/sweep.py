@@ -24,10 +24,10 @@ from rich.console import Console  # noqa: E402
 
 from ising_attn.lab.config import parse_settings  # noqa: E402
 from ising_attn.lab.figures import draw_all  # noqa: E402
-from ising_attn.lab.main import EXIT_FAILED, EXIT_INTERRUPTED, run_main  # noqa: E402
+from ising_attn.lab.main import run_main  # noqa: E402
 from ising_attn.lab.row_file import RowFile  # noqa: E402
 from ising_attn.lab.row_report import RowReport, save_plot  # noqa: E402
-from ising_attn.lab.sweep import Job, Sweep, SweepSettings, interleaved, job_table  # noqa: E402
+from ising_attn.lab.sweep import Job, SweepSettings, interleaved, job_table, run_sweep  # noqa: E402
 from ising_attn.lab.tables import write_tables  # noqa: E402
 from samplers import InvalidOptionError  # noqa: E402
 
@@ -72,17 +72,7 @@ def main() -> int:
         return 0
     code = 0
     if not settings.report_only:
-        sweep = Sweep(
-            out,
-            workers=settings.workers,
-            max_minutes=settings.max_minutes,
-            redo_changed=settings.redo_changed,
-            device=settings.device,
-        )
-        result = sweep.run(jobs)
-        for line in result.remarks(out):
-            console.print(line, soft_wrap=True)
-        code = EXIT_INTERRUPTED if result.interrupted else EXIT_FAILED if result.failed else 0
+        code = run_sweep(settings, jobs, out, lambda line: console.print(line, soft_wrap=True))
     report = RowReport(file, out)
     if not report.results:
         console.print("no run is finished yet, so that there is nothing to report")

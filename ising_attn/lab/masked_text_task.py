@@ -1,45 +1,29 @@
 """Text for models of tasks with masks: every character that the task asks for, the same ones for every task."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ising_attn.lab.text_task import TextBatch, TextTask
+from ising_attn.lab.text_task import CharacterScores, TextBatch, TextTask
 from samplers.errors import InvalidOptionError
 
 
 @dataclass(frozen=True)
-class MaskedScores:
+class MaskedScores(CharacterScores):
     """How a model did, one entry for each character that was predicted.
 
     Args:
-        nats: cross-entropy −log p(character).
         correct: whether the likeliest character was right.
         places: number of the character in its window.
     """
 
-    nats: Float[np.ndarray, "characters"]
     correct: Bool[np.ndarray, "characters"]
     places: Int[np.ndarray, "characters"]
-
-    @property
-    def loss(self) -> float:
-        """Mean nats per character."""
-        return float(self.nats.mean())
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(self.loss)
-
-    @property
-    def bits_per_char(self) -> float:
-        return self.loss / math.log(2)
 
     @property
     def accuracy(self) -> float:

@@ -21,6 +21,7 @@ from typing import Any
 
 from ising_attn.cli import experiments
 from ising_attn.lab.errors import RunFolderError
+from ising_attn.lab.main import EXIT_FAILED, EXIT_INTERRUPTED
 from ising_attn.lab.progress import work_progress
 from ising_attn.lab.runs import read_json
 from ising_attn.lab.script_process import ScriptProcess
@@ -30,8 +31,8 @@ from samplers.errors import did_you_mean
 
 _OF_ONE_CALL = ("--out", "--resume", "--device", "--debug", "--plots", "--no-plots")
 _POLL_SECONDS = 0.2
-# The second is what torch's optimisers import when the first one is made.
-PRELOAD = ("ising_attn.lab.seeds", "torch._dynamo")
+# The last is what torch's optimisers import when the first one is made.
+PRELOAD = ("models", "ising_attn.lab.seeds", "torch._dynamo")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -183,6 +184,11 @@ class SweepResult:
     left: list[Job] = dataclasses.field(default_factory=list)
     interrupted: bool = False
 
+    @property
+    def exit_code(self) -> int:
+        """Of a command that ran it."""
+        return EXIT_INTERRUPTED if self.interrupted else EXIT_FAILED if self.failed else 0
+
     def remarks(self, out: Path) -> list[str]:
         """Lines that say it."""
         counts = (("done", self.done), ("finished before", self.skipped), ("failed", self.failed))
@@ -225,6 +231,17 @@ class Sweep:
         self._running: dict[Job, tuple[ScriptProcess, float]] = {}
         # Measured over expected seconds: how much slower this machine is than the one of the estimates.
         self._measured, self._expected = 0.0, 0.0
+
+    @classmethod
+    def of(cls, settings: SweepSettings, out: Path) -> "Sweep":
+        """The sweep that a command line asks for."""
+        return cls(
+            out,
+            workers=settings.workers,
+            max_minutes=settings.max_minutes,
+            redo_changed=settings.redo_changed,
+            device=settings.device,
+        )
 
     def run(self, jobs: Sequence[Job]) -> SweepResult:
         """Run what is not finished. Ctrl-C or SIGTERM stops the runs where they can go on; a second one kills them."""
@@ -337,6 +354,14 @@ def _last_line(file: Path) -> str:
     lines = [line.strip("│ ") for line in file.read_text(errors="replace").splitlines()]
     lines = [line for line in lines if any(map(str.isalpha, line))]
     return lines[-1][:300] if lines else ""
+
+
+def run_sweep(settings: SweepSettings, jobs: Sequence[Job], out: Path, say: Callable[[str], None]) -> int:
+    """Run the jobs as the command line asks, say what became of them, and return the exit code."""
+    result = Sweep.of(settings, out).run(jobs)
+    for line in result.remarks(out):
+        say(line)
+    return result.exit_code
 
 
 def job_table(jobs: Sequence[Job], out: Path, workers: int = 1) -> Table:

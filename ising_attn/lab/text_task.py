@@ -23,16 +23,14 @@ class TextBatch:
 
 
 @dataclass(frozen=True)
-class TextScores:
-    """How a model did, one entry for each character that was predicted.
+class CharacterScores:
+    """Cross-entropy of characters that were predicted.
 
     Args:
-        nats: cross-entropy −log p(character).
-        positions: position in its window, so that position + 1 characters were seen.
+        nats: −log p(character), one entry for each.
     """
 
     nats: Float[np.ndarray, "characters"]
-    positions: Int[np.ndarray, "characters"]
 
     @property
     def loss(self) -> float:
@@ -46,6 +44,17 @@ class TextScores:
     @property
     def bits_per_char(self) -> float:
         return self.loss / math.log(2)
+
+
+@dataclass(frozen=True)
+class TextScores(CharacterScores):
+    """How a model did, one entry for each character that was predicted.
+
+    Args:
+        positions: position in its window, so that position + 1 characters were seen.
+    """
+
+    positions: Int[np.ndarray, "characters"]
 
     def by_position(self) -> dict[int, tuple[int, float]]:
         """(characters, perplexity) at each number of characters seen."""

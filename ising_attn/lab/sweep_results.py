@@ -41,8 +41,9 @@ class FinishedRun:
 
     @property
     def command(self) -> str:
-        """What would run it again, without the folder."""
+        """What would run it again from a checkout, without the folder."""
         words = shlex.split(self.environment.get("command") or "")
+        words[1:2] = [f"experiments/{Path(script).name}" for script in words[1:2]]
         return shlex.join(w for w in words if w != "--resume" and not w.startswith(("--out=", "--device=")))
 
 

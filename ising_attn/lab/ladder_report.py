@@ -106,7 +106,9 @@ _TITLES = {
     "tuned": "Perplexity in our protocol",
 }
 _CAPTIONS = {
-    "repository": "First 80,000 characters, context 16, last position of 7,984 windows, some of which also chose weights.",
+    "repository": (
+        "First 80,000 characters, context 16, last position of 7,984 windows, some of which also chose weights."
+    ),
     "tuned": "Whole text, context 16, all positions; test text that chose nothing.",
 }
 

@@ -38,7 +38,7 @@ from ising_attn.lab.calibration import Calibration, calibrate  # noqa: E402
 from ising_attn.lab.checkpoints import Checkpoint, save_checkpoint  # noqa: E402
 from ising_attn.lab.config import Flat, parse_settings  # noqa: E402
 from ising_attn.lab.distillation import DistillationSettings, DistilledTask, load_teacher  # noqa: E402
-from ising_attn.lab.experiment import Experiment, ExperimentSettings  # noqa: E402
+from ising_attn.lab.experiment import Experiment  # noqa: E402
 from ising_attn.lab.last_position import LastPositionTask  # noqa: E402
 from ising_attn.lab.logic_settings import LogicSettings  # noqa: E402
 from ising_attn.lab.main import run_main  # noqa: E402
@@ -46,6 +46,7 @@ from ising_attn.lab.model_settings import ModelSettings  # noqa: E402
 from ising_attn.lab.runs import RunFolder  # noqa: E402
 from ising_attn.lab.seeds import run_experiment  # noqa: E402
 from ising_attn.lab.text import Corpus, TextData  # noqa: E402
+from ising_attn.lab.text_settings import TextDataSettings  # noqa: E402
 from ising_attn.lab.text_task import TextTask  # noqa: E402
 from ising_attn.lab.training import Task, TrainingSettings, evaluate  # noqa: E402
 from ising_attn.lab.wrapped_task import EntropyTask  # noqa: E402
@@ -81,7 +82,7 @@ _DECODERS = ("decoder", "hba")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BooleanSettings(ExperimentSettings):
+class BooleanSettings(TextDataSettings):
     """Settings of one Boolean language model."""
 
     model: Literal["decoder", "hba", "logic", "looped"] = "decoder"
@@ -91,14 +92,8 @@ class BooleanSettings(ExperimentSettings):
     loss_at: Literal["all", "last"] | None = None
     """Positions that are trained on with --protocol=repository, whose evaluation is at the last one: last (as there, by
     default) or all, which says 16 times as much for the same work."""
-    data: Path | None = None
-    """Text file; by default the one that ISING_ATTN_TINY_SHAKESPEARE names, or a download to the user's cache."""
     context: int = 16
     """Characters of a window, T."""
-    validation_characters: int | None = None
-    """Use only the first so many characters of the validation text; None uses all."""
-    test_characters: int | None = None
-    """Use only the first so many characters of the test text; None uses all."""
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     """Position embeddings of a decoder."""
     entropy_weight: float = 0.0
@@ -125,16 +120,11 @@ class BooleanSettings(ExperimentSettings):
 
     def shortened(self) -> "BooleanSettings":
         """What --quick makes of them."""
-        few, training = 20 * self.context + 1, self.training
-        return dataclasses.replace(
-            self,
-            training=dataclasses.replace(
-                training, steps=min(training.steps, 20), eval_every=10, batch_size=min(training.batch_size, 16)
-            ),
-            rate_steps=min(self.rate_steps, 10),
-            validation_characters=min(self.validation_characters or few, few),
-            test_characters=min(self.test_characters or few, few),
+        batch = min(self.training.batch_size, 16)
+        training = dataclasses.replace(
+            self.training, steps=min(self.training.steps, 20), eval_every=10, batch_size=batch
         )
+        return self.shortened_to(20 * self.context + 1, training=training)
 
 
 class BooleanExperiment(Experiment[BooleanSettings, BooleanReport]):

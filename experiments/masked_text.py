@@ -29,7 +29,7 @@ import torch  # noqa: E402
 from ising_attn import masks  # noqa: E402
 from ising_attn.lab import figures  # noqa: E402
 from ising_attn.lab.config import Flat, parse_settings  # noqa: E402
-from ising_attn.lab.experiment import Experiment, ExperimentSettings  # noqa: E402
+from ising_attn.lab.experiment import Experiment  # noqa: E402
 from ising_attn.lab.main import run_main  # noqa: E402
 from ising_attn.lab.masked_text_report import MaskedTextReport, report_on  # noqa: E402
 from ising_attn.lab.masked_text_task import MaskedTextTask  # noqa: E402
@@ -37,7 +37,7 @@ from ising_attn.lab.model_settings import ModelSettings  # noqa: E402
 from ising_attn.lab.runs import RunFolder  # noqa: E402
 from ising_attn.lab.seeds import run_experiment  # noqa: E402
 from ising_attn.lab.text import Corpus, TextData  # noqa: E402
-from ising_attn.lab.text_sample import sample_text  # noqa: E402
+from ising_attn.lab.text_settings import SampledTextSettings  # noqa: E402
 from ising_attn.lab.training import TrainingSettings  # noqa: E402
 from models import AttentionConfig, FeedForwardConfig, TaskLM, TaskLMConfig  # noqa: E402
 from models.task_lm import make_task  # noqa: E402
@@ -58,7 +58,7 @@ _TRAINING = TrainingSettings(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskedTextSettings(ExperimentSettings):
+class MaskedTextSettings(SampledTextSettings):
     """Settings of the experiment on tasks with masks."""
 
     task: Literal["causal", "block-causal", "block-two-stream", "butterfly"] = "block-two-stream"
@@ -72,26 +72,16 @@ class MaskedTextSettings(ExperimentSettings):
     """Characters of a window."""
     score_from: int | None = None
     """First place of a window, from 0, whose characters are reported; by default that of the second block."""
-    data: Path | None = None
-    """Text file; by default the one that ISING_ATTN_TINY_SHAKESPEARE names, or a download to the user's cache."""
-    validation_characters: int | None = None
-    """Use only the first so many characters of the validation text; None uses all."""
-    test_characters: int | None = None
-    """Use only the first so many characters of the test text; None uses all."""
     marginal_windows: int = 100
     """Windows of the test text on which the marginals of the samplers are compared."""
-    sample: int = 0
-    """Characters to generate with the trained weights; 0 for none."""
     prompt: str = "\nFirst Citizen:\n"
     """Text from which the sample goes on."""
-    temperature: float = 1.0
-    """Divides the logits of the sample; 0 takes the likeliest character."""
     model: Flat[ModelSettings] = ModelSettings()
     training: Flat[TrainingSettings] = _TRAINING
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_at_least(context=2, block=1, score_from=0, marginal_windows=1, sample=0, temperature=0)
+        self.require_at_least(context=2, block=1, score_from=0)
         self.require_at_least(validation_characters=self.context, test_characters=self.context)
         if self.sample and self.task == "butterfly":
             raise InvalidOptionError(
@@ -104,15 +94,7 @@ class MaskedTextSettings(ExperimentSettings):
 
     def shortened(self) -> "MaskedTextSettings":
         """What --quick makes of them."""
-        few = 20 * self.context
-        return dataclasses.replace(
-            self,
-            training=dataclasses.replace(self.training, steps=min(self.training.steps, 20), eval_every=10),
-            rate_steps=min(self.rate_steps, 10),
-            validation_characters=min(self.validation_characters or few, few),
-            test_characters=min(self.test_characters or few, few),
-            marginal_windows=min(self.marginal_windows, 10),
-        )
+        return self.shortened_to(20 * self.context, marginal_windows=min(self.marginal_windows, 10))
 
 
 class MaskedTextExperiment(Experiment[MaskedTextSettings, MaskedTextReport]):
@@ -131,6 +113,8 @@ class MaskedTextExperiment(Experiment[MaskedTextSettings, MaskedTextReport]):
 
     def __init__(self, data: TextData, settings: MaskedTextSettings, device: torch.device):
         self.data = data
+        if settings.sample:
+            data.vocabulary.encode(settings.prompt)  # refuses a strange character before anything is trained
         self.config = _config(settings, data.vocabulary.characters)
         self.mask = make_task(self.config)
         labels = self.mask.label_numbers()
@@ -200,15 +184,8 @@ class MaskedTextExperiment(Experiment[MaskedTextSettings, MaskedTextReport]):
 
     def finish(self, run: RunFolder) -> list[str]:
         """The sample, also as sample.txt."""
-        settings = self.settings
-        if not settings.sample:
-            return []
-        prompt = self.data.vocabulary.encode(settings.prompt)
-        drawn = sample_text(self.model, prompt, settings.sample, temperature=settings.temperature, seed=self.seed)
-        text = self.data.vocabulary.decode(drawn)
-        (run.path / "sample.txt").write_text(text, encoding="utf-8")
-        at_once = self.config.predicted_at_once
-        return ["", f"{settings.sample} characters, {at_once} at once, also in sample.txt:", text]
+        how = f"after {self.settings.prompt!r}, {self.config.predicted_at_once} at once"
+        return self.settings.write_sample(self.model, self.data.vocabulary, run, seed=self.seed, how=how)
 
 
 def _config(settings: MaskedTextSettings, characters: str) -> TaskLMConfig:

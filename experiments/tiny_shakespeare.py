@@ -29,7 +29,7 @@ import torch  # noqa: E402
 
 from ising_attn.lab import figures  # noqa: E402
 from ising_attn.lab.config import Flat, parse_settings  # noqa: E402
-from ising_attn.lab.experiment import Experiment, ExperimentSettings  # noqa: E402
+from ising_attn.lab.experiment import Experiment  # noqa: E402
 from ising_attn.lab.main import run_main  # noqa: E402
 from ising_attn.lab.model_settings import ModelSettings  # noqa: E402
 from ising_attn.lab.published import Published, text_perplexity  # noqa: E402
@@ -37,7 +37,7 @@ from ising_attn.lab.runs import RunFolder  # noqa: E402
 from ising_attn.lab.seeds import run_experiment  # noqa: E402
 from ising_attn.lab.text import Corpus, TextData  # noqa: E402
 from ising_attn.lab.text_report import TextReport, report_on  # noqa: E402
-from ising_attn.lab.text_sample import sample_text  # noqa: E402
+from ising_attn.lab.text_settings import SampledTextSettings  # noqa: E402
 from ising_attn.lab.text_task import TextTask  # noqa: E402
 from ising_attn.lab.training import TrainingSettings  # noqa: E402
 from models import AttentionConfig, CharLM, CharLMConfig, FeedForwardConfig  # noqa: E402
@@ -73,54 +73,29 @@ _PAPER_MODEL = ModelSettings(embed_dim=64, heads=1, layers=1, ffn_dim=128, dropo
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextSettings(ExperimentSettings):
+class TextSettings(SampledTextSettings):
     """Settings of the Tiny Shakespeare experiment."""
 
     protocol: Literal["tuned", "paper"] = "tuned"
     """Splits, and the defaults of training and dropout: the whole text with our own, or the paper's."""
-    data: Path | None = None
-    """Text file; by default the one that ISING_ATTN_TINY_SHAKESPEARE names, or a download to the user's cache."""
     context: int = 8
     """Characters of a window, T."""
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     """Embeddings of positions: one for each of the context, or sinusoids or none, which any length can have."""
     other_contexts: tuple[int, ...] = ()
     """Evaluate the trained model also on windows of these lengths (--other-contexts=16,32)."""
-    validation_characters: int | None = None
-    """Use only the first so many characters of the validation text; None uses all."""
-    test_characters: int | None = None
-    """Use only the first so many characters of the test text; None uses all."""
-    marginal_windows: int = 250
-    """Windows of the test text on which the marginals of the samplers are compared."""
-    sample: int = 0
-    """Characters to generate with the trained weights; 0 for none."""
-    prompt: str = "\n"
-    """Text from which the sample goes on."""
-    temperature: float = 1.0
-    """Divides the logits of the sample; 0 takes the likeliest character."""
     model: Flat[ModelSettings] = ModelSettings()
     training: Flat[TrainingSettings] = _TUNED
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_at_least(context=1, validation_characters=2, test_characters=2, marginal_windows=1, sample=0)
-        self.require_at_least(temperature=0)
+        self.require_at_least(context=1, validation_characters=2, test_characters=2)
         if any(context < 1 for context in self.other_contexts):
             raise InvalidOptionError(f"--other-contexts has {min(self.other_contexts)}; each must be at least 1")
-        if not self.prompt:
-            raise InvalidOptionError("--prompt is empty; give at least one character")
 
     def shortened(self) -> "TextSettings":
         """What --quick makes of them."""
-        few = 20 * self.context + 1
-        return dataclasses.replace(
-            self,
-            training=dataclasses.replace(self.training, steps=min(self.training.steps, 20), eval_every=10),
-            rate_steps=min(self.rate_steps, 10),
-            validation_characters=min(self.validation_characters or few, few),
-            test_characters=min(self.test_characters or few, few),
-            marginal_windows=min(self.marginal_windows, 10),
-        )
+        return self.shortened_to(20 * self.context + 1, marginal_windows=min(self.marginal_windows, 10))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,7 +124,7 @@ class TextExperiment(Experiment[TextSettings, TextReport]):
 
     def __init__(self, corpus: Corpus, data: TextData, settings: TextSettings, device: torch.device):
         self.corpus, self.data = corpus, data
-        self.prompt = data.vocabulary.encode(settings.prompt)
+        data.vocabulary.encode(settings.prompt)  # refuses a strange character before anything is trained
         task = TextTask(
             data,
             context=settings.context,
@@ -167,7 +142,8 @@ class TextExperiment(Experiment[TextSettings, TextReport]):
         self.title = f"{settings.model.spoken(self.sampler_words)}, context {context}, {settings.protocol} protocol"
 
     def _check_other_contexts(self) -> None:
-        longest, limit = max(self.settings.other_contexts, default=0), self.model.max_length
+        longest = max(self.settings.other_contexts, default=0)
+        limit: int | None = getattr(self.model, "max_length", None)
         if limit is not None and longest > limit:
             raise InvalidOptionError(
                 f"--other-contexts has {longest} and this model takes at most {limit}; for any length use "
@@ -260,13 +236,8 @@ class TextExperiment(Experiment[TextSettings, TextReport]):
 
     def finish(self, run: RunFolder) -> list[str]:
         """The sample, also as sample.txt."""
-        settings = self.settings
-        if not settings.sample:
-            return []
-        drawn = sample_text(self.model, self.prompt, settings.sample, temperature=settings.temperature, seed=self.seed)
-        text = self.data.vocabulary.decode(drawn)
-        (run.path / "sample.txt").write_text(text, encoding="utf-8")
-        return ["", f"{settings.sample} characters after {settings.prompt!r}, also in sample.txt:", text]
+        how = f"after {self.settings.prompt!r}"
+        return self.settings.write_sample(self.model, self.data.vocabulary, run, seed=self.seed, how=how)
 
 
 _VISIBLE = {"\n": "\\n", "\t": "\\t", "\r": "\\r", " ": "␣"}

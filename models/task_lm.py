@@ -177,6 +177,8 @@ class TaskLM(Decoder):
         Raises:
             InvalidOptionError: a character that this task never asks for.
         """
+        if not targets:
+            raise InvalidOptionError("no characters to predict were given; name at least one")
         known = {token: place for place, token in enumerate(self.label_tokens.tolist())}
         for target in targets:
             if target not in known:

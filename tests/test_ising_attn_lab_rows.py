@@ -102,3 +102,22 @@ def test_the_file_that_is_shipped_reads():
     folder = Path(__file__).resolve().parent.parent / "experiments" / "rows"
     for path in folder.glob("*.toml"):
         assert RowFile.read(path).rows
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[rows.plain]", '[rows."../../plain"]', "cannot name a folder"),
+        ("[rows.other]", '[rows."/tmp/other"]', "cannot name a folder"),
+        ("[rows.other]", '[rows.""]', "cannot name a folder"),
+        ("seeds = [3, 4, 5]", 'seeds = "345"', "must be a list"),
+        ("seeds = [3, 4, 5]", 'seeds = ["../x"]', "integer"),
+        ("seeds = [3, 4, 5]", "seeds = [1, 1]", "each once"),
+        ('flags = ["--context=4"]', 'flags = ["--out=/tmp/x"]', "by itself"),
+        ('name = "perplexity"', 'name = "perplexity"\nformat = "zzz"', "number format"),
+        ('title = "A table"', "title = 3", "must be text"),
+    ],
+)
+def test_rows_cannot_leave_their_folder_nor_give_what_the_sweep_gives(tmp_path, old, new, message):
+    with pytest.raises(InvalidOptionError, match=message):
+        RowFile.read(write(tmp_path, FILE.replace(old, new, 1)))

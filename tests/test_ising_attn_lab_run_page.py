@@ -38,7 +38,7 @@ def test_the_page_holds_numbers_tables_plots_settings_and_environment(tmp_path):
     ):
         assert text in page
     assert page.count("data:image/png;base64,") == 2
-    assert "<table>" in page and "<script" not in page
+    assert "<table>" in page and "<script" not in page and "http" not in page.replace("http-equiv", "")
     assert not re.search(r"(src|href)=\"(?!data:|#)", page)
 
 
@@ -75,3 +75,18 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
     assert cli.main(["report"]) == 2 and "at least one run folder" in capsys.readouterr().err
     run = folder(tmp_path / "one", 0.5)
     assert cli.main(["report", str(run), "--out=page.pdf"]) == 2 and ".html or .md" in capsys.readouterr().err
+
+
+def test_pictures_from_elsewhere_are_left_out_and_nothing_is_fetched(tmp_path):
+    run = folder(tmp_path / "one", 0.5)
+    (tmp_path / "secret").write_text("a secret")
+    (run / "plots" / "s.png").symlink_to(tmp_path / "secret")
+    (run / "plots" / "t.png").write_text("no picture")
+    (run / "table.md").write_text("![i](http://far/x.png) [l](http://far)\n")
+    (run / "environment.json").write_text(json.dumps({"command": "python x.py --title=don't"}))
+    page = html_page([RunOnPage.read(run)], "T")
+    assert page.count("data:image/png") == 1
+    assert 'src="http' not in page and 'href="http' not in page and "don&#x27;t" in page
+    (run / "config.json").write_text("[1]")
+    with pytest.raises(RunFolderError, match="JSON object"):
+        RunOnPage.read(run)

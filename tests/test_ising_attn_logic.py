@@ -362,3 +362,18 @@ def test_the_feed_forward_slot_takes_logic_by_name():
     for options, message in wrong:
         with pytest.raises(logic.InvalidLogicError, match=message):
             make_feed_forward("logic", 6, 25, **options)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_state_dict_with_an_impossible_temperature_is_refused(value):
+    layer = logic.LogicLayer(4, 3)
+    state = layer.state_dict()
+    state["temperature"] = torch.tensor(value)
+    with pytest.raises(logic.InvalidLogicError, match="temperature"):
+        layer.load_state_dict(state)
+
+
+def test_temperatures_that_float32_does_not_hold_are_refused():
+    for value in (1e-46, 1e39, True):
+        with pytest.raises(logic.InvalidLogicError, match="temperature"):
+            logic.set_temperature(logic.LogicLayer(4, 3), value)

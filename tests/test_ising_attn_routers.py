@@ -319,3 +319,13 @@ def test_an_offset_bias_starts_with_one_head_per_near_key():
             assert weights[0, head, query].argmax() == query - head - 1
             assert weights[0, head, query].max() > 0.999
     assert layer.bias.values.requires_grad and layer.max_length is None
+
+
+@pytest.mark.parametrize("name", ["temperature", "threshold"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_checkpoint_with_an_impossible_temperature_or_threshold_is_refused(name, value):
+    layer = make_attention("scalar-router", 16, 2, 8)
+    state = layer.state_dict()
+    state[name] = torch.full_like(state[name], value)
+    with pytest.raises(InvalidOptionError, match=name):
+        layer.load_state_dict(state)

@@ -117,3 +117,10 @@ def test_an_anneal_runs_each_query_on_its_own_spins_too():
         torch.testing.assert_close(found[:, query][:, spins], anneal.magnetization(own), rtol=0, atol=1e-9)
     with pytest.raises(ProblemTooLargeError, match=r"2\^34 states"):
         anneal.probabilities(whole)
+
+
+def test_without_any_allowed_spin_draws_are_all_down():
+    couplings = torch.ones(24, 24).fill_diagonal_(0)
+    nothing = IsingProblem(torch.randn(2, 3, 24), couplings, allowed=torch.zeros(3, 24, dtype=torch.bool))
+    assert (get_sampler("exact").sample(nothing, 5).spins == -1).all()
+    assert get_sampler("exact").sample(nothing, 5).spins.shape == (2, 3, 5, 24)

@@ -20,6 +20,8 @@ flags = ["--task=butterfly"]
 """
 
 import dataclasses
+import math
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +32,9 @@ from ising_attn.lab.sweep import Job
 from samplers.errors import InvalidOptionError, did_you_mean
 
 _BETTER = ("smaller", "larger")
+_ROW_NAME = re.compile(r"[A-Za-z0-9][\w +\-.,=()]{0,99}")
+# Of the sweep itself.
+_OWN_FLAGS = ("--seed", "--seeds", "--out", "--resume", "--help", "--config", "--device")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,10 @@ class Measure:
     def __post_init__(self) -> None:
         if self.better not in _BETTER:
             raise InvalidOptionError(f"better is {self.better!r}; it must be 'smaller' or 'larger'")
+        try:
+            format(0.5, f"+{self.format}")
+        except ValueError:
+            raise InvalidOptionError(f"format is {self.format!r}; it must be a number format such as .3f") from None
 
     @property
     def difference_format(self) -> str:
@@ -88,7 +97,14 @@ class RowFile:
                 f"no experiment is named {self.experiment!r}{did_you_mean(self.experiment, known)}; "
                 f"known: {', '.join(known)}"
             )
+        if len(set(self.seeds)) < len(self.seeds):
+            raise InvalidOptionError(f"seeds are {list(self.seeds)}; give each once")
         for name in self.rows:
+            if not _ROW_NAME.fullmatch(name):
+                raise InvalidOptionError(
+                    f"the row {name!r} cannot name a folder; use 1 to 100 letters, digits, spaces and + - _ . , = ( ), "
+                    "and begin with a letter or digit"
+                )
             base = self.baseline_of(name)
             if base and base not in self.rows:
                 raise InvalidOptionError(
@@ -104,11 +120,11 @@ class RowFile:
         """
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
             raise InvalidOptionError(f"{path} cannot be read as a sweep: {error}") from None
         try:
             rows = {name: _made(FileRow, row) for name, row in _table(values.pop("rows", {})).items()}
-            measures = tuple(_made(Measure, one) for one in values.pop("measures", ()))
+            measures = tuple(_made(Measure, one) for one in _listed(values.pop("measures", [])))
             return _made(cls, {**values, "rows": rows, "measures": measures})
         except InvalidOptionError as error:
             raise InvalidOptionError(f"{path}: {error}") from None
@@ -137,6 +153,12 @@ def _table(value: Any) -> Mapping[str, Any]:
     return value
 
 
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise InvalidOptionError(f"measures is {value!r}; it must be tables, [[measures]] each")
+    return value
+
+
 def _made(kind: Any, values: Any) -> Any:
     """A dataclass from a TOML table, lists as tuples."""
     if not isinstance(values, dict):
@@ -153,7 +175,29 @@ def _made(kind: Any, values: Any) -> Any:
     if missing:
         raise InvalidOptionError(f"{', '.join(missing)} missing")
     plain = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    for key in ("flags",):
-        if any(not isinstance(flag, str) or not flag.startswith("--") for flag in plain.get(key, ())):
-            raise InvalidOptionError(f"{key} is {list(plain[key])}; each must be text such as --context=12")
+    for key in ("flags", "seeds", "measures"):
+        if key in plain and not isinstance(plain[key], tuple):
+            raise InvalidOptionError(f"{key} is {plain[key]!r}; it must be a list")
+    for key in ("title", "experiment", "baseline", "key", "name", "format"):
+        if key in plain:
+            _check_plain(key, plain[key])
+    for seed in plain.get("seeds", ()):
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise InvalidOptionError(f"seeds has {seed!r}; each must be an integer of at least 0")
+    if "seconds" in plain and not (_is_number(plain["seconds"]) and plain["seconds"] > 0):
+        raise InvalidOptionError(f"seconds is {plain['seconds']!r}; it must be a number above 0")
+    for flag in plain.get("flags", ()):
+        if not isinstance(flag, str) or not re.match(r"--[a-z]", flag):
+            raise InvalidOptionError(f"flags has {flag!r}; each must be text such as --context=12")
+        if flag.partition("=")[0] in _OWN_FLAGS:
+            raise InvalidOptionError(f"flags has {flag!r}, which the sweep gives by itself")
     return kind(**plain)
+
+
+def _check_plain(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise InvalidOptionError(f"{name} is {value!r}; it must be text")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

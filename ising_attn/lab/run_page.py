@@ -9,7 +9,6 @@ import dataclasses
 import html
 import itertools
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,26 +91,29 @@ class RunOnPage:
             raise RunFolderError(f"{path} is no folder; give run folders")
         files = {name: path / f"{name}.json" for name in ("summary", "environment", "config")}
         found = {name: read_json(file) if file.is_file() else {} for name, file in files.items()}
+        for name, values in found.items():
+            if not isinstance(values, Mapping):
+                raise RunFolderError(f"{files[name]} holds no settings or results: it must be a JSON object")
         table = path / "table.md"
-        tables = table.read_text(encoding="utf-8") if table.is_file() else ""
+        tables = table.read_text(encoding="utf-8", errors="replace") if table.is_file() else ""
         # Of several seeds, the plots of the first one stand for all.
         pictures = sorted((path / "plots").glob("*.png")) or sorted(path.glob("seed-*/plots/*.png"))
         if not tables and not found["summary"]:
             raise RunFolderError(f"{path} holds neither summary.json nor table.md: no finished run is there")
-        first = [one for one in pictures if one.parent == pictures[0].parent]
+        first = [one for one in pictures if one.parent == pictures[0].parent and _is_own_picture(one, path)]
         return cls(path.resolve().name, path, tables=tables, plots=tuple(first), **found)
 
     def shown(self, key: str) -> str:
         """A number of the summary, with its spread over seeds; "" where it is absent."""
         value, std = self.summary.get(key), self.summary.get(f"{key}_std")
-        if not isinstance(value, int | float) or isinstance(value, bool):
+        if not _is_number(value):
             return ""
         pattern = ".2%" if "accuracy" in key else ".4g"
-        return format(value, pattern) + (f" ± {format(std, pattern)}" if isinstance(std, int | float) else "")
+        return format(value, pattern) + (f" ± {format(std, pattern)}" if _is_number(std) else "")
 
     @property
     def command(self) -> str:
-        return shlex.join(shlex.split(str(self.environment.get("command", ""))))
+        return str(self.environment.get("command", ""))
 
     def facts(self) -> list[tuple[str, str]]:
         """What it depended on."""
@@ -121,6 +123,10 @@ class RunOnPage:
         return [(key, str(value)) for key, value in (*found, ("versions", listed)) if value]
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
 def comparison(runs: Sequence[RunOnPage]) -> Table:
     """The numbers that the runs have, one line each."""
     keys = [key for key in _SHOWN if any(run.shown(key) for run in runs)]
@@ -128,7 +134,7 @@ def comparison(runs: Sequence[RunOnPage]) -> Table:
     for run in runs:
         seeds = run.summary.get("seeds")
         count = len(seeds) if isinstance(seeds, Mapping) else 1
-        table.add(run.name, count, *(run.shown(key) or None for key in keys))
+        table.add(" ".join(re.sub(r"[#<>`]", "", run.name).split()), count, *(run.shown(key) or None for key in keys))
     table.caption = "Mean ± sample standard deviation where a run has several seeds."
     return table
 
@@ -173,8 +179,24 @@ def _html_of(markdown: str) -> str:
     """Tables and headings of our own Markdown; anything that is HTML in it is shown, not interpreted."""
     from markdown_it import MarkdownIt
 
-    made = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
+    made = (
+        MarkdownIt("commonmark", {"html": False})
+        .enable("table")
+        .disable(["image", "link", "autolink"])
+        .render(markdown)
+    )
     return re.sub(r"(<table>.*?</table>)", r'<div class="wide">\1</div>', made, flags=re.DOTALL)
+
+
+def _is_own_picture(plot: Path, run: Path) -> bool:
+    """A PNG file inside the run folder: a link to a file elsewhere, or another file of that name, is left out."""
+    if not plot.is_file() or run.resolve() not in plot.resolve().parents:
+        return False
+    with plot.open("rb") as file:
+        return file.read(len(_PNG)) == _PNG
+
+
+_PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def _figure(plot: Path) -> str:

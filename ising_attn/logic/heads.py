@@ -34,8 +34,8 @@ class GroupSum(nn.Module):
                 f"use a multiple of {classes} such as {max(1, round(in_features / max(classes, 1))) * classes}"
             )
         tau = (in_features / classes / 4) ** 0.5 if tau is None else tau
-        if not 0 < tau < float("inf"):
-            raise InvalidLogicError(f"tau={tau!r}; it must be a finite number above 0")
+        if not 1e-30 <= tau <= 1e30:
+            raise InvalidLogicError(f"tau={tau!r}; it must be a number from 1e-30 to 1e30")
         self.in_features, self.classes, self.centred = in_features, classes, centred
         self.register_buffer("tau", torch.tensor(float(tau)))
 

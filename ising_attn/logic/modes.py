@@ -12,9 +12,9 @@ from torch's generator as dropout's is; `eval()` gives the mode without noise.
 "Mind the Gap" (arXiv 2506.07500) uses gumbel-hard, T about 0.25 to 1; a soft network is hardened at a loss.
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ising_attn.logic.errors import InvalidLogicError
 from samplers.errors import did_you_mean
 
+_LOWEST = 1e-30
 MODES = ("soft", "hard", "gumbel-soft", "gumbel-hard")
 
 
@@ -35,6 +36,16 @@ class Relaxed(nn.Module):
     """
 
     temperature: Tensor
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        stored = state_dict.get(f"{prefix}temperature")
+        if stored is not None:
+            if stored.numel() != 1 or stored.is_complex():
+                raise InvalidLogicError(
+                    f"{prefix}temperature is {stored.dtype} of shape {tuple(stored.shape)}; it must be one real number"
+                )
+            check_temperature(float(stored))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def __init__(self, *, mode: str = "soft", temperature: float = 1.0):
         super().__init__()
@@ -148,7 +159,8 @@ def check_mode(mode: str) -> str:
 
 
 def check_temperature(temperature: float) -> float:
-    """Refuse a temperature that is no positive number."""
-    if isinstance(temperature, bool) or not 0 < float(temperature) < math.inf:
-        raise InvalidLogicError(f"temperature={temperature!r}; it must be a finite number above 0")
+    """Refuse a temperature that is no positive number, or that float32 does not hold with its inverse."""
+    number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if not number or not _LOWEST <= temperature <= 1 / _LOWEST:
+        raise InvalidLogicError(f"temperature={temperature!r}; it must be above 0, from {_LOWEST:g} to {1 / _LOWEST:g}")
     return float(temperature)

@@ -165,9 +165,14 @@ class Router(Attention):
         return self._mixed(self._chosen(fields, allowed), allowed)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        stored = state_dict.get(f"{prefix}temperature")
-        if stored is not None:
-            check_temperature(float(stored))
+        for name, check in (("temperature", check_temperature), ("threshold", check_threshold)):
+            stored = state_dict.get(f"{prefix}{name}")
+            if stored is not None:
+                if stored.numel() != 1 or stored.is_complex():
+                    raise InvalidOptionError(
+                        f"{prefix}{name} has shape {tuple(stored.shape)} and type {stored.dtype}; it is one real number"
+                    )
+                check(float(stored))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:

@@ -14,7 +14,7 @@ from samplers.options import option
 from samplers.problem import IsingProblem
 from samplers.samples import Samples
 from samplers.streams import uniforms_like
-from samplers.supports import SupportSplit, split_is_cheaper
+from samplers.supports import SupportSplit, largest_support, split_is_cheaper
 
 
 class ExactSampler(Sampler):
@@ -102,6 +102,9 @@ class ExactSampler(Sampler):
                 uniforms_like(problem.fields, key, problem.streams, num_reads, k) for k in range(problem.num_spins)
             ]
             spins = (torch.stack(uniforms, -1) < probability.unsqueeze(-2)).to(torch.int8) * 2 - 1
+        elif largest_support(problem) == 0:
+            spins = torch.full((*problem.batch_shape, num_reads, problem.num_spins), -1, dtype=torch.int8)
+            spins = spins.to(problem.device)
         else:
             spins = _unmasked_where_needed(
                 problem, lambda inner: draws.draw(inner, num_reads, key, self._limit_bytes), spin_axes=1, fill=-1

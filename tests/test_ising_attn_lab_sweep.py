@@ -120,9 +120,13 @@ def test_no_run_starts_that_would_end_too_late(journal, tmp_path):
 
 def test_several_workers_run_at_once(journal, tmp_path):
     sweep, found = Sweep(tmp_path / "out", workers=3), []
-    timer = threading.Thread(
-        target=lambda: (_until(lambda: len(lines(journal)) == 3), found.append(1), sweep._stop_runs())
-    )
+
+    def stop_when_three_run() -> None:
+        _until(lambda: len(lines(journal)) == 3)
+        found.append(1)
+        sweep._stop_runs()
+
+    timer = threading.Thread(target=stop_when_three_run)
     timer.start()
     result = sweep.run(jobs(journal, "abcd", 1, "--wait"))
     timer.join()
@@ -155,7 +159,12 @@ def test_ctrl_c_leaves_everything_resumable(journal, tmp_path):
     both = jobs(journal, "ab", 1, "--wait")
     assert both[0].state(out) is State.STARTED
     sweep = Sweep(out)
-    timer = threading.Thread(target=lambda: (_until(lambda: len(lines(journal)) == 3), sweep._stop_runs()))
+
+    def stop_when_three_run() -> None:
+        _until(lambda: len(lines(journal)) == 3)
+        sweep._stop_runs()
+
+    timer = threading.Thread(target=stop_when_three_run)
     timer.start()
     assert [j.row for j in sweep.run(both).done] == ["a"]  # goes on; b waits until it is stopped
     timer.join()

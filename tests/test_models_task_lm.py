@@ -14,9 +14,11 @@ VOCABULARY, N, BLOCK = 9, 6, 2
 
 def make(task: str, attention: str = "boltzmann", **options) -> TaskLM:
     torch.manual_seed(3)
-    coupled = {"coupling_std": 0.4} if attention == "boltzmann" else {}
+    spread = 0.4 if attention == "boltzmann" else None
     sizes = {"vocabulary": VOCABULARY, "context": N, "embed_dim": 8, "feed_forward": 12, "num_heads": 2} | options
-    config = TaskLMConfig(task=task, block=BLOCK, attention=AttentionConfig(kind=attention, **coupled), **sizes)
+    config = TaskLMConfig(
+        task=task, block=BLOCK, attention=AttentionConfig(kind=attention, coupling_std=spread), **sizes
+    )
     return TaskLM(config, sampler="exact" if attention == "boltzmann" else None).double().eval()
 
 
@@ -150,7 +152,8 @@ def test_every_parameter_is_trained():
 def test_the_attention_problems_have_the_mask_of_the_task():
     model = make("butterfly")
     (problem,) = model.problems(text())
-    assert torch.equal(problem.expanded_allowed()[0, 0], masks.butterfly(N).allowed)
+    allowed = problem.expanded_allowed()
+    assert allowed is not None and torch.equal(allowed[0, 0], masks.butterfly(N).allowed)
 
 
 @pytest.mark.parametrize(

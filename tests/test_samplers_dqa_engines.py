@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from samplers import IsingProblem, get_sampler
+from samplers.dqa import DQASampler
 from samplers.errors import InvalidOptionError
 
 pytest.importorskip("qiskit_aer")
@@ -43,9 +44,7 @@ def test_engines_agree_on_a_masked_batch():
 @pytest.mark.parametrize("name", schedule_names())
 def test_engines_agree_on_every_schedule(name):
     problem = causal_problem(scale=0.3)[0, 2:]
-    laws = [
-        get_sampler("dqa", schedule=name, engine=engine).probabilities(problem) for engine in ("statevector", "aer")
-    ]
+    laws = [DQASampler(schedule=name, engine=engine).probabilities(problem) for engine in ("statevector", "aer")]
     assert (laws[0] - laws[1]).abs().max() < 1e-9
 
 

@@ -88,10 +88,10 @@ def test_gradients_are_whole():
     assert torch.autograd.gradcheck(run, (batch.fields.requires_grad_(), batch.couplings.detach().requires_grad_()))
     # Shifted gates see the angles' own dependence as well.
     gradients = []
-    for options in ({"engine": "statevector"}, {"engine": "aer", "gradient": "parameter-shift"}):
+    for engine, gradient in (("statevector", "adjoint"), ("aer", "parameter-shift")):
         h, a = batch.fields.detach().requires_grad_(), batch.couplings.detach().requires_grad_()
         one = IsingProblem(h, a, allowed=batch.allowed)
-        value = DQASampler(schedule=given, precision="double", **options).magnetization(one)
+        value = DQASampler(schedule=given, precision="double", engine=engine, gradient=gradient).magnetization(one)
         gradients.append(torch.autograd.grad((value**2).sum(), (h, a)))
     for adjoint, shifted in zip(*gradients, strict=True):
         torch.testing.assert_close(adjoint, shifted, atol=1e-9, rtol=0)
@@ -145,8 +145,10 @@ def test_a_file_keeps_every_number_and_a_damaged_one_is_refused(tmp_path):
 
 def test_a_fit_that_follows_the_scale_beats_one_that_does_not():
     family = Family(0.8, 0.6, num_spins=(2, 6))
-    how = {"steps": 60, "batch": 16, "queries": 4, "learning_rate": 0.05}
-    plain, following = (fit_schedule(family, 2, follow_scale=follow, **how) for follow in (False, True))
+    plain, following = (
+        fit_schedule(family, 2, follow_scale=follow, steps=60, batch=16, queries=4, learning_rate=0.05)
+        for follow in (False, True)
+    )
     assert plain.scale is None and following.scale is not None
     errors = [sum(measured_error(one, family, n, count=64) for n in (2, 6)) for one in (plain, following)]
     assert errors[1] < 0.95 * errors[0]

@@ -139,7 +139,8 @@ def test_kernels_equal_torch(num_spins, groups, queries, precision, marginals):
     for compiled in (False, True):
         engine = StateVectorEngine("double" if not compiled else precision, compiled=compiled)
         inputs = [t.clone().requires_grad_() for t in (h, j, fields, couplings, mixer)]
-        value = (engine.magnetization if marginals else engine.probabilities)(*inputs[:2], Layers(*inputs[2:]))
+        law = engine.magnetization if marginals else engine.probabilities
+        value = law(inputs[0], inputs[1], Layers(*inputs[2:]))
         if weights is None:
             weights = torch.randn(value.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
             weights = weights - weights.mean(-1, keepdim=True)

@@ -5,6 +5,8 @@ import torch
 
 from ising_attn import masks
 from samplers import IsingProblem, ProblemTooLargeError, get_sampler
+from samplers.dqa import DQASampler
+from samplers.exact import ExactSampler
 from samplers.supports import SupportSplit, largest_support, split_is_cheaper
 
 
@@ -18,6 +20,7 @@ def problem(allowed: torch.Tensor, *, batch: int = 3) -> IsingProblem:
 
 def alone(whole: IsingProblem, query: int) -> tuple[IsingProblem, torch.Tensor]:
     """The problem of one query with its own spins only."""
+    assert whole.allowed is not None
     spins = whole.allowed[query].nonzero().flatten()
     couplings = whole.couplings[spins][:, spins]
     return IsingProblem(whole.fields[:, query][:, spins], couplings), spins
@@ -48,11 +51,11 @@ def test_each_query_is_its_own_problem_in_value_and_gradient(name):
 
 @pytest.mark.parametrize("name", MASKS)
 def test_the_other_results_too(name):
-    whole, exact = problem(MASKS[name]), get_sampler("exact")
+    whole, exact, allowed = problem(MASKS[name]), ExactSampler(), MASKS[name]
     log_z, entropy, lowest = exact.log_partition(whole), exact.entropy(whole), exact.ground_state(whole)
     correlations = exact.correlations(whole)
     draws = exact.sample(whole, 20, seed=0)
-    assert (draws.spins.masked_fill(whole.allowed.unsqueeze(-2), -1) == -1).all()
+    assert (draws.spins.masked_fill(allowed.unsqueeze(-2), -1) == -1).all()
     for query in (0, 3, whole.num_spins - 1):
         own, spins = alone(whole, query)
         torch.testing.assert_close(log_z[:, query], exact.log_partition(own))
@@ -110,7 +113,7 @@ def test_small_problems_are_summed_whole():
 
 
 def test_an_anneal_runs_each_query_on_its_own_spins_too():
-    whole, anneal = problem(MASKS["wide"], batch=2), get_sampler("dqa")
+    whole, anneal = problem(MASKS["wide"], batch=2), DQASampler()
     found = anneal.magnetization(whole)
     for query in (0, 5, 30):
         own, spins = alone(whole, query)

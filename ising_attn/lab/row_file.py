@@ -184,8 +184,9 @@ def _made(kind: Any, values: Any) -> Any:
     for seed in plain.get("seeds", ()):
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise InvalidOptionError(f"seeds has {seed!r}; each must be an integer of at least 0")
-    if "seconds" in plain and not (_is_number(plain["seconds"]) and plain["seconds"] > 0):
-        raise InvalidOptionError(f"seconds is {plain['seconds']!r}; it must be a number above 0")
+    seconds: Any = plain.get("seconds", 1)
+    if not (_is_number(seconds) and seconds > 0):
+        raise InvalidOptionError(f"seconds is {seconds!r}; it must be a number above 0")
     for flag in plain.get("flags", ()):
         if not isinstance(flag, str) or not re.match(r"--[a-z]", flag):
             raise InvalidOptionError(f"flags has {flag!r}; each must be text such as --context=12")

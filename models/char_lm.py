@@ -9,6 +9,7 @@ from torch import Tensor
 
 from models.config import DecoderConfig, FeedForwardConfig
 from models.decoder import Decoder
+from models.generation import drawn, generating
 from samplers.errors import InvalidOptionError
 
 
@@ -63,18 +64,8 @@ class CharLM(Decoder):
             temperature: divides the logits; 0 takes the likeliest character.
             generator: the source of randomness; None is torch's global one.
         """
-        if temperature < 0:
-            raise InvalidOptionError(f"temperature={temperature!r}; it must be at least 0")
-        was_training = self.training
-        self.eval()
-        try:
+        with generating(self, temperature):
             for _ in range(length):
-                logits = self(tokens[:, -self.config.context :])[:, -1].float()
-                if temperature == 0:
-                    drawn = logits.argmax(-1, keepdim=True)
-                else:
-                    drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
-                tokens = torch.cat([tokens, drawn.to(tokens.dtype)], -1)
-        finally:
-            self.train(was_training)
+                logits = self(tokens[:, -self.config.context :])[:, -1:].float()
+                tokens = torch.cat([tokens, drawn(logits, temperature, generator).to(tokens.dtype)], -1)
         return tokens

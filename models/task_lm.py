@@ -4,9 +4,8 @@ The task (Li & Guo, arXiv 2606.09951) says what every position holds, sees and i
 logits of all that is asked for, and nothing that a prediction can see, at any depth, holds its target.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from ising_attn import IsingProblem, Sampler, masks
 from models.config import DecoderConfig, FeedForwardConfig
 from models.decoder import Decoder, sinusoids
+from models.generation import drawn, generating
 from samplers.errors import InvalidOptionError, InvalidProblemError, NotSupportedError, did_you_mean
 
 TASKS = ("causal", "block-causal", "block-two-stream", "butterfly")
@@ -214,12 +214,10 @@ class TaskLM(Decoder):
             raise NotSupportedError(
                 "the butterfly predicts each character from both sides; it cannot go on with a text"
             )
-        if temperature < 0:
-            raise InvalidOptionError(f"temperature={temperature!r}; it must be at least 0")
         block, context = self.config.predicted_at_once, self.config.context
         least = min(self.label_tokens.tolist())
         wanted = tokens.shape[1] + length
-        with _evaluating(self):
+        with generating(self, temperature):
             while tokens.shape[1] < wanted:
                 before = min(tokens.shape[1] // block * block, context - block)
                 if before < least:
@@ -231,7 +229,7 @@ class TaskLM(Decoder):
                 if before:
                     window[:, :before] = tokens[:, -before:]
                 logits = self.predict(window, range(before, before + block)).float()
-                tokens = torch.cat([tokens, _drawn(logits, temperature, generator).to(tokens.dtype)], -1)
+                tokens = torch.cat([tokens, drawn(logits, temperature, generator).to(tokens.dtype)], -1)
         return tokens[:, :wanted]
 
 
@@ -256,22 +254,3 @@ def _streams(config: TaskLMConfig, task: masks.Task) -> list[int]:
     if config.task == "butterfly":
         return [0] * (n - 1) + [1] * (n - 1) + [2] * n
     return [int(not isinstance(held[0], int)) for held in task.inputs]
-
-
-def _drawn(
-    logits: Float[Tensor, "batch block classes"], temperature: float, generator: torch.Generator | None
-) -> Int[Tensor, "batch block"]:
-    if temperature == 0:
-        return logits.argmax(-1)
-    chances = (logits / temperature).softmax(-1)
-    return torch.multinomial(chances.flatten(0, 1), 1, generator=generator).view(logits.shape[:2])
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)

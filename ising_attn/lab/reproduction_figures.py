@@ -79,9 +79,10 @@ def over_context(path: Path, own: Sequence[Measured], command: str) -> None:
     ]
     write_csv(path.with_suffix(".csv"), ["variant", "T", "seed", measure, "published"], rows)
     title = f"{heading(own[0].row)}\nmean ± standard deviation over seeds"
-    plots.save_over_context(
-        path, series, published, title, quantity=_QUANTITIES[measure], note=_note(own, command)
-    )  # fmt: skip
+    what = _QUANTITIES[measure]
+    plots.save_lines(
+        path, series, title, quantity=what, over="context T", published=published, note=_note(own, command)
+    )
 
 
 def softmax_gains(own: Sequence[Measured]) -> dict[str, dict[int, PairedDifference]]:

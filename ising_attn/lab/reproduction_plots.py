@@ -21,31 +21,38 @@ COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#5
 MARKERS = "osD^vP*XhdH<>"
 
 
-def save_over_context(
+def save_lines(
     path: Path,
     ours: Mapping[str, Series],
-    published: Mapping[str, Mapping[int, Published]],
     title: str,
     *,
     quantity: str,
+    over: str,
+    published: Mapping[str, Mapping[int, Published]] | None = None,
     note: str = "",
 ) -> None:
-    """One line per variant over T with the standard deviation over seeds; published ones dashed in the same colour."""
+    """One line per variant with the standard deviation over seeds; published ones dotted in the same colour.
+
+    Args:
+        ours: values by seed at each place of each variant.
+        over: what the places are: T, nesting depth, the length of windows.
+    """
+    known = published or {}
     figure = new_figure(7.2, 4.6)
     axis = figure.subplots()
     for (name, series), colour, marker in zip(ours.items(), _cycle(COLOURS), _cycle(MARKERS), strict=False):
-        contexts = sorted(series)
-        means, stds = _means(series, contexts)
-        axis.errorbar(contexts, means, yerr=stds, color=colour, marker=marker, markersize=4.5, linewidth=1.4,
+        places = sorted(series)
+        means, stds = _means(series, places)
+        axis.errorbar(places, means, yerr=stds, color=colour, marker=marker, markersize=4.5, linewidth=1.4,
                       capsize=2.5, label=name)  # fmt: skip
-        if known := published.get(name):
-            shown = sorted(known)
-            axis.plot(shown, [known[t].value for t in shown], color=colour, linestyle=":", linewidth=1.2, alpha=0.8)
-    if any(published.values()):
+        if theirs := known.get(name):
+            shown = sorted(theirs)
+            axis.plot(shown, [theirs[t].value for t in shown], color=colour, linestyle=":", linewidth=1.2, alpha=0.8)
+    if any(known.values()):
         axis.plot([], [], color="grey", linestyle=":", label="published")
-    axis.set_xlabel("context T")
+    axis.set_xlabel(over)
     axis.set_ylabel(quantity)
-    _context_ticks(axis, {t for series in ours.values() for t in series})
+    _context_ticks(axis, {k for series in ours.values() for k in series})
     if quantity.startswith("accuracy"):
         _percent(axis)
     axis.grid(alpha=0.25)
@@ -149,27 +156,6 @@ def save_mean_couplings(path: Path, couplings: Float[np.ndarray, "seeds n n"], t
     right.set_ylabel("mean coupling")
     right.grid(alpha=0.25)
     right.legend(frameon=False, fontsize=8)
-    figure.suptitle(title, fontsize=10)
-    _footnote(figure, note)
-    save_figure(figure, path)
-
-
-def save_lines(path: Path, ours: Mapping[str, Series], title: str, *, quantity: str, over: str, note: str = "") -> None:
-    """Lines over nesting depth or the length of evaluation, with the standard deviation over seeds."""
-    figure = new_figure(6.8, 4.2)
-    axis = figure.subplots()
-    for (name, series), colour, marker in zip(ours.items(), _cycle(COLOURS), _cycle(MARKERS), strict=False):
-        places = sorted(series)
-        means, stds = _means(series, places)
-        axis.errorbar(places, means, yerr=stds, color=colour, marker=marker, markersize=4.5, linewidth=1.3,
-                      capsize=2.5, label=name)  # fmt: skip
-    axis.set_xlabel(over)
-    axis.set_ylabel(quantity)
-    _context_ticks(axis, {k for series in ours.values() for k in series})
-    if quantity.startswith("accuracy"):
-        _percent(axis)
-    axis.grid(alpha=0.25)
-    axis.legend(frameon=False, fontsize=8, ncols=2 if len(ours) > 5 else 1)
     figure.suptitle(title, fontsize=10)
     _footnote(figure, note)
     save_figure(figure, path)

@@ -16,8 +16,9 @@ from script_runs import loaded
 from ising_attn.lab import reproduction_report as report
 from ising_attn.lab.checkpoints import Checkpoint, save_checkpoint
 from ising_attn.lab.config import parse_settings
+from ising_attn.lab.reproduction_budgets import BUDGETS
 from ising_attn.lab.reproduction_figures import save_all, softmax_gains, trained_couplings
-from ising_attn.lab.reproduction_rows import BUDGETS, PARTS, Row, rows
+from ising_attn.lab.reproduction_rows import PARTS, Row, rows
 from ising_attn.lab.sweep import State, interleaved, run_folder
 from ising_attn.lab.sweep_results import finished_runs, runs_table, spoken_seeds
 from samplers.errors import InvalidOptionError

@@ -58,13 +58,13 @@ class Study:
     """Characters of a window."""
     layers: int = 1
     """Decoder blocks."""
-    steps: int = 600
+    steps: int = 1500
     """Training steps."""
     batch_size: int = 64
     """Windows of a step."""
-    learning_rates: tuple[float, ...] = (0.01, 0.02, 0.04)
+    learning_rates: tuple[float, ...] = (0.01, 0.02, 0.04, 0.08)
     """Learning rates; each variant takes the best of them on validation data."""
-    rate_steps: int = 300
+    rate_steps: int = 400
     """Steps with each of them."""
     validation_characters: int = 20_001
     """Characters that choose the rate and the weights."""

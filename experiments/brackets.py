@@ -27,7 +27,7 @@ import torch  # noqa: E402
 from ising_attn.lab.bracket_figures import save_figures  # noqa: E402
 from ising_attn.lab.bracket_report import BracketReport, report_on  # noqa: E402
 from ising_attn.lab.bracket_task import BracketTask  # noqa: E402
-from ising_attn.lab.brackets import BracketData, BracketLaw  # noqa: E402
+from ising_attn.lab.brackets import BracketData, BracketLaw, vocabulary  # noqa: E402
 from ising_attn.lab.config import Flat, parse_settings  # noqa: E402
 from ising_attn.lab.experiment import Experiment, ExperimentSettings  # noqa: E402
 from ising_attn.lab.main import run_main  # noqa: E402
@@ -58,6 +58,8 @@ class DataSettings:
     """Sequence length T, at least 2."""
     filler_share: float = 0.25
     """Expected share of filler tokens, 0 to 0.95."""
+    bracket_types: int = 1
+    """Types of brackets, 1 to 4; the paper has 1."""
     train_size: int | None = None
     """Sequences in a fixed training set; None draws fresh ones at every step."""
     validation_size: int = 500
@@ -69,7 +71,7 @@ class DataSettings:
 
     def make(self) -> BracketData:
         return BracketData(
-            BracketLaw(self.context, self.filler_share),
+            BracketLaw(self.context, self.filler_share, self.bracket_types),
             validation_size=self.validation_size,
             test_size=self.test_size,
             train_size=self.train_size,
@@ -139,6 +141,7 @@ class BracketExperiment(Experiment[BracketSettings, BracketReport]):
         model, training, context = settings.model, settings.training, settings.data.context
         config = BracketMatcherConfig(
             context=context,
+            vocabulary=len(vocabulary(settings.data.bracket_types)),
             attention=AttentionConfig(**model.attention_options()),
             feed_forward=FeedForwardConfig(**model.feed_forward_options()),
             **model.decoder_options(),

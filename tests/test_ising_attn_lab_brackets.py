@@ -19,8 +19,10 @@ from ising_attn.lab.brackets import (
     BracketData,
     BracketLaw,
     dyck_words,
+    is_bracket,
     matches,
     split_of,
+    vocabulary,
 )
 from samplers import InvalidOptionError
 
@@ -78,7 +80,7 @@ def test_the_uniformity_test_rejects_a_coin_flipping_generator():
 @pytest.mark.parametrize("filler_share", [0.0, 0.25, 0.95])
 def test_every_sequence_is_well_nested_with_at_least_one_pair(context, filler_share):
     tokens = BracketLaw(context, filler_share).draw(300, np.random.default_rng(1))
-    assert tokens.shape == (300, context) and tokens.min() >= 0 and tokens.max() < len(VOCABULARY)
+    assert tokens.shape == (300, context) and tokens.min() >= 0 and tokens.max() < len(vocabulary())
     height = np.cumsum(np.where(tokens == OPEN, 1, np.where(tokens == CLOSE, -1, 0)), axis=1)
     assert height.min() >= 0 and not height[:, -1].any()
     assert (tokens == OPEN).any(axis=1).all()
@@ -107,9 +109,12 @@ def test_places_of_brackets_and_kinds_of_fillers_are_uniform():
     assert stats.chisquare(fillers).pvalue > 1e-3
 
 
-@pytest.mark.parametrize(("context", "share"), [(2, 0.25), (3, 0.25), (3, 0.0), (4, 0.0), (6, 0.0), (4, 0.5)])
-def test_count_of_distinct_sequences_is_what_can_be_drawn(context, share):
-    law = BracketLaw(context, share)
+@pytest.mark.parametrize(
+    ("context", "share", "types"),
+    [(2, 0.25, 1), (3, 0.25, 1), (3, 0.0, 1), (4, 0.0, 1), (6, 0.0, 1), (4, 0.5, 1), (4, 0.0, 3), (3, 0.25, 2)],
+)
+def test_count_of_distinct_sequences_is_what_can_be_drawn(context, share, types):
+    law = BracketLaw(context, share, types)
     drawn = law.draw(20_000, np.random.default_rng(4))
     assert law.num_distinct() == len(np.unique(drawn, axis=0))
 
@@ -119,6 +124,27 @@ def test_targets_and_depths_are_those_of_a_stack():
     targets, depths = matches(tokens)
     for row in range(200):
         assert (targets[row].tolist(), depths[row].tolist()) == matches_by_stack(tokens[row].tolist())
+
+
+def test_types_are_uniform_over_pairs_and_change_nothing_else():
+    plain = BracketLaw(12, 0.2).draw(4000, np.random.default_rng(8))
+    typed = BracketLaw(12, 0.2, types=3).draw(4000, np.random.default_rng(8))
+    assert typed.max() == len(vocabulary(3)) - 1
+    for ours, theirs in zip(matches(typed), matches(plain), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(is_bracket(typed), is_bracket(plain))
+    np.testing.assert_array_equal(typed[~is_bracket(typed)], plain[~is_bracket(plain)])
+    seen = [int((typed == token).sum()) for token in range(len(VOCABULARY)) if VOCABULARY[token] in "([{"]
+    assert len(seen) == 3 and stats.chisquare(seen).pvalue > 1e-3
+    # Types of two pairs of one sequence are independent: nine combinations, equally likely.
+    opened = np.array([row[is_bracket(row) & (row % 2 == OPEN)][:2] for row in typed if is_bracket(row).sum() > 3])
+    assert stats.chi2_contingency(stats.contingency.crosstab(*opened.T).count).pvalue > 1e-3
+
+
+def test_a_bracket_closed_by_another_type_is_refused():
+    square = VOCABULARY.index("]")
+    with pytest.raises(InvalidOptionError, match="position 1 with a bracket of another type"):
+        matches(np.array([[OPEN, square]]))
 
 
 def test_the_example_of_the_paper():
@@ -215,6 +241,8 @@ def test_no_global_generator_is_moved():
         (lambda: BracketLaw(1), "at least 2"),
         (lambda: BracketLaw(8, filler_share=1.0), "between 0 and 0.95"),
         (lambda: BracketLaw(8, filler_share=float("nan")), "between 0 and 0.95"),
+        (lambda: BracketLaw(8, types=0), "types is 0; there are 1 to 4"),
+        (lambda: BracketLaw(8, types=5), "types is 5; there are 1 to 4"),
         (lambda: BracketData(BracketLaw(8), test_size=0), "test_size is 0"),
     ],
 )

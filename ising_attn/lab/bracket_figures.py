@@ -9,7 +9,7 @@ from torch import nn
 from ising_attn.lab import figures
 from ising_attn.lab.bracket_report import BracketReport
 from ising_attn.lab.bracket_task import BracketTask
-from ising_attn.lab.brackets import IGNORE, VOCABULARY, BracketBatch
+from ising_attn.lab.brackets import IGNORE, VOCABULARY, BracketBatch, is_bracket
 
 
 def save_figures(
@@ -59,5 +59,5 @@ def _attention_example(
 def most_nested(sequences: BracketBatch) -> int:
     """Index of the sequence with the deepest closing bracket; of several, the one with most fillers, then the first."""
     deepest = sequences.depths.amax(1)
-    fillers = (sequences.tokens > 1).sum(1)
+    fillers = (~is_bracket(sequences.tokens)).sum(1)
     return int((deepest * (sequences.tokens.shape[1] + 1) + fillers).argmax())

@@ -5,7 +5,8 @@ The law of a sequence of T tokens (the paper states none; arXiv 2606.12478, sect
 1. the number of pairs n is Binomial(⌊T/2⌋, 1 − filler_share), given n ≥ 1;
 2. the brackets form a Dyck word drawn uniformly from the Catalan(n) words of n pairs;
 3. they stand at 2n of the T positions, every subset equally likely; each other position holds one of the ten
-   fillers, uniformly and independently.
+   fillers, uniformly and independently;
+4. with k types of brackets (k = 1 in the paper) each pair has one of the k types, uniformly and independently.
 
 Splits are disjoint by content: a hash of the tokens alone, the same for every seed, assigns a sequence to train
 (eight tenths), validation or test (a tenth each). No run can have trained on the test sequences of another.
@@ -14,7 +15,7 @@ Splits are disjoint by content: a hash of the tokens alone, the same for every s
 import functools
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -26,16 +27,29 @@ from samplers.errors import InvalidOptionError
 from samplers.streams import derive_key, mix64
 
 OPEN, CLOSE, FIRST_FILLER, NUM_FILLERS = 0, 1, 2, 10
-VOCABULARY = ("(", ")", *(f"f{i}" for i in range(NUM_FILLERS)))
-"""The token of every id: 0 is `(`, 1 is `)`, 2…11 are f0…f9."""
+FIRST_OTHER = FIRST_FILLER + NUM_FILLERS
+VOCABULARY = ("(", ")", *(f"f{i}" for i in range(NUM_FILLERS)), "[", "]", "{", "}", "<", ">")
+"""The token of every id: 0 is `(`, 1 is `)`, 2…11 are f0…f9; from 12 on an opening bracket is even, its closing odd."""
+MOST_TYPES = 1 + (len(VOCABULARY) - FIRST_OTHER) // 2
 IGNORE = -100
 """The target at every position but a closing bracket (what `torch.nn.functional.cross_entropy` skips)."""
 
 Split = Literal["train", "validation", "test"]
+_Tokens = TypeVar("_Tokens", NDArray[Any], Tensor)
 _SPLIT_OF_TENTH = np.array([2, 1, 0, 0, 0, 0, 0, 0, 0, 0])
 _SPLIT_NUMBER: dict[str, int] = {"train": 0, "validation": 1, "test": 2}
 _FEWEST_TO_SPLIT = 100
 _PROBE = 4000
+
+
+def vocabulary(types: int = 1) -> tuple[str, ...]:
+    """The tokens of a law with so many types of brackets."""
+    return VOCABULARY[: FIRST_OTHER + 2 * (types - 1)]
+
+
+def is_bracket(tokens: _Tokens) -> _Tokens:
+    """Whether each token (any shape, an array or a tensor) is a bracket of any type."""
+    return (tokens < FIRST_FILLER) | (tokens >= FIRST_OTHER)
 
 
 def dyck_words(pairs: int, count: int, rng: np.random.Generator) -> Bool[np.ndarray, "count twice_pairs"]:
@@ -60,16 +74,20 @@ class BracketLaw:
     Args:
         context: sequence length T ≥ 2.
         filler_share: in [0, 0.95]; the expected share of fillers before the condition n ≥ 1 (an odd T has one more).
+        types: k ≥ 1 types of brackets.
     """
 
     context: int
     filler_share: float = 0.25
+    types: int = 1
 
     def __post_init__(self) -> None:
         if self.context < 2:
             raise InvalidOptionError(f"context is {self.context}; a bracket pair needs at least 2 positions")
         if not 0 <= self.filler_share <= 0.95:
             raise InvalidOptionError(f"filler_share is {self.filler_share}; it must be between 0 and 0.95")
+        if not 1 <= self.types <= MOST_TYPES:
+            raise InvalidOptionError(f"types is {self.types}; there are 1 to {MOST_TYPES} types of brackets")
 
     def pair_probabilities(self) -> Float[np.ndarray, "pairs"]:
         """P(n pairs) for n = 1…⌊T/2⌋."""
@@ -78,11 +96,11 @@ class BracketLaw:
         return np.array(weights) / math.fsum(weights)
 
     def num_distinct(self) -> int:
-        """How many different sequences have a positive probability: Σ_n C(T, 2n) · Catalan(n) · 10^(T−2n)."""
+        """How many different sequences have a positive probability: Σ_n C(T, 2n) · Catalan(n) · kⁿ · 10^(T−2n)."""
         t = self.context
         fewest = 1 if self.filler_share > 0 else t // 2
         return sum(
-            math.comb(t, 2 * n) * (math.comb(2 * n, n) // (n + 1)) * NUM_FILLERS ** (t - 2 * n)
+            math.comb(t, 2 * n) * (math.comb(2 * n, n) // (n + 1)) * self.types**n * NUM_FILLERS ** (t - 2 * n)
             for n in range(fewest, t // 2 + 1)
         )
 
@@ -107,7 +125,17 @@ class BracketLaw:
             (rows,) = np.nonzero(pairs == n)
             words = np.where(dyck_words(int(n), len(rows), rng), OPEN, CLOSE)
             tokens[rows[:, None], np.sort(places[rows, : 2 * n], axis=1)] = words
-        return tokens
+        return tokens if self.types == 1 else self._typed(tokens, rng)
+
+    def _typed(self, tokens: Int[np.ndarray, "count context"], rng: np.random.Generator) -> NDArray[np.int64]:
+        """A type for every pair of brackets of type 0."""
+        targets, _ = matches(tokens)
+        opened = tokens == OPEN
+        kinds = np.where(opened, rng.integers(self.types, size=tokens.shape), 0)
+        closed = targets != IGNORE
+        kinds[closed] = np.take_along_axis(kinds, np.where(closed, targets, 0), axis=1)[closed]
+        other = FIRST_OTHER + 2 * (kinds - 1) + np.where(opened, OPEN, CLOSE)
+        return np.where(kinds > 0, other, tokens)
 
     def draw_split(self, split: Split, count: int, rng: np.random.Generator) -> Int[np.ndarray, "count context"]:
         """`count` independent sequences from the law given that they belong to `split`.
@@ -138,8 +166,11 @@ def matches(tokens: Int[np.ndarray, "count context"]) -> tuple[NDArray[np.int64]
     """Targets and nesting depths (count, T).
 
     Returns:
-        targets: at each `)` the index of its `(`; `IGNORE` elsewhere.
-        depths: at each `)` how many pairs enclose it, its own included (1 is outermost); 0 elsewhere.
+        targets: at each closing bracket the index of its opening one; `IGNORE` elsewhere.
+        depths: at each closing bracket how many pairs enclose it, its own included (1 is outermost); 0 elsewhere.
+
+    Raises:
+        InvalidOptionError: a bracket is closed that was never opened, or by one of another type.
     """
     count, context = tokens.shape
     rows = np.arange(count)
@@ -148,13 +179,17 @@ def matches(tokens: Int[np.ndarray, "count context"]) -> tuple[NDArray[np.int64]
     stack = np.zeros((count, context + 1), dtype=np.int64)
     height = np.zeros(count, dtype=np.int64)
     for position in range(context):
-        opens, closes = tokens[:, position] == OPEN, tokens[:, position] == CLOSE
+        bracket, odd = is_bracket(tokens[:, position]), tokens[:, position] % 2 == CLOSE
+        opens, closes = bracket & ~odd, bracket & odd
         stack[rows[opens], height[opens]] = position
         depths[closes, position] = height[closes]
         height += opens.astype(np.int64) - closes
         if (height < 0).any():
             raise InvalidOptionError(f"a sequence closes a bracket at position {position} that was never opened")
-        targets[closes, position] = stack[rows[closes], height[closes]]
+        opener = stack[rows[closes], height[closes]]
+        if (tokens[closes, opener] != tokens[closes, position] - 1).any():
+            raise InvalidOptionError(f"a sequence closes at position {position} with a bracket of another type")
+        targets[closes, position] = opener
     return targets, depths
 
 

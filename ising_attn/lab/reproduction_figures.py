@@ -52,7 +52,7 @@ def _of_group(folder: Path, stem: str, own: list[Measured], command: str) -> lis
         if len(pairs) < len(own):
             shown = [m for m in own if m.row.variant in (SOFTMAX, "h+J", *_THREE_BODY)]
             figures.append(lambda: over_context(folder / f"{stem}-three-body.png", shown, command))
-    if part in ("brackets-tuned", "recipe", "samplers"):
+    if part in ("brackets-tuned", "recipe", "settings", "samplers"):
         figures.append(lambda: gain_list(folder / f"{stem}-gains.png", own, command))
     if part == "length-transfer":
         figures.append(lambda: other_contexts(folder / f"{stem}.png", own, command))

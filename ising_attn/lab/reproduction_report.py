@@ -93,6 +93,7 @@ def heading(row: Row) -> str:
         "brackets": "Bracket matching",
         "brackets-tuned": "Bracket matching, rates chosen for each run",
         "recipe": "Bracket matching, longer, with a long warm-up",
+        "settings": "The recipe in other settings",
         "samplers": "Trained through different samplers"
         + (", bracket matching" if row.group else ", Tiny Shakespeare"),
         "long": "Tiny Shakespeare, longer contexts",
@@ -154,6 +155,8 @@ def baselines(row: Row) -> list[str]:
         found.append(f"{SOFTMAX}, bias")
     if variant == "h, bias":
         found.append("h")
+    if ", steady" in variant:
+        return [*found, f"{SOFTMAX}, bias", *(["h, steady"] if variant == "h+J, steady" else [])]
     if variant.startswith("h+J") and variant != "h+J+K":
         found.append("h, scalar bias" if "scalar" in variant else "h, bias" if ", bias" in variant else "h")
         found += ["h+J"] if variant != "h+J" else []

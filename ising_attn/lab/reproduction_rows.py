@@ -92,7 +92,8 @@ _FFN, _NO_FFN = ("--ffn=mlp", "--ffn-dim=64"), ("--ffn=none",)
 _BRACKET_DATA = ("--filler-share=0.25", "--validation-size=500", "--test-size=2000", "--data-seed=0")
 
 PARTS = (
-    "text-paper", "text-tuned", "brackets", "brackets-tuned", "recipe", "samplers", "long", "length-transfer",
+    "text-paper", "text-tuned", "brackets", "brackets-tuned", "recipe", "settings", "samplers", "long",
+    "length-transfer",
 )  # fmt: skip
 
 
@@ -105,7 +106,7 @@ def rows(budget: str = "medium", parts: Iterable[str] = PARTS) -> list[Row]:
     if budget not in BUDGETS:
         raise InvalidOptionError(f"--budget is {budget!r}; it must be one of {', '.join(BUDGETS)}")
     makers = dict(zip(PARTS, (
-        _text_paper, _text_tuned, _brackets, _brackets_tuned, _recipe, _samplers, _long, _transfer,
+        _text_paper, _text_tuned, _brackets, _brackets_tuned, _recipe, _settings, _samplers, _long, _transfer,
     ), strict=True))  # fmt: skip
     found: list[Row] = []
     for part in parts:
@@ -138,25 +139,30 @@ def _text_row(
 
 
 def _bracket_row(
-    part: str, variant: Variant, context: int, training: Training, seeds: int, *, ffn: bool = False,
-    sampler: tuple[str, ...] = _EXACT, published: Published | None = None,
+    part: str, variant: Variant, context: int, training: Training, seeds: int, *flags: str, ffn: bool = False,
+    setting: str = "", sampler: tuple[str, ...] = _EXACT, published: Published | None = None,
 ) -> Row:  # fmt: skip
     own = (*sampler, "--aer-sequences=0") if variant.uses_sampler else ("--sampler=exact",)
-    group = "with FFN" if ffn else "without FFN"
+    group = setting or ("with FFN" if ffn else "without FFN")
     arguments = (f"--context={context}", *variant.flags, *own, *_BRACKET_MODEL, *(_FFN if ffn else _NO_FFN))
     return Row(
-        name=_name(part, f"{variant.name}-{'ffn' if ffn else 'no-ffn'}", context),
+        name=_name(part, f"{variant.name}-{setting or ('ffn' if ffn else 'no-ffn')}", context),
         part=part,
         variant=variant.name,
         context=context,
         group=group,
         experiment=BRACKETS,
-        arguments=(*arguments, *_BRACKET_DATA, *training.flags()),
+        arguments=_overridden((*arguments, *_BRACKET_DATA, *training.flags()), flags),
         measure="accuracy",
         seeds=seeds,
         seconds=_seconds(BRACKETS, variant, context, training, sampler),
         published=published,
     )
+
+
+def _overridden(flags: tuple[str, ...], later: tuple[str, ...]) -> tuple[str, ...]:
+    """All flags, each once: a later one takes the place of an earlier one of its name."""
+    return tuple({flag.partition("=")[0]: flag for flag in (*flags, *later)}.values())
 
 
 def _name(part: str, variant: str, context: int) -> str:
@@ -228,16 +234,40 @@ _RECIPE_RATES = {
 }  # fmt: skip
 
 
-def _recipe(budget: Budget) -> list[Row]:
+def _recipe_training(budget: Budget, variant: Variant) -> Training:
     """Twice as long as brackets-tuned, a fifth of it warm-up, without which sigmoid-like weights get stuck."""
-    context, tuned = max(budget.bracket_contexts), budget.brackets_tuned
-    steps, found = 2 * tuned.steps, []
-    for variant in (_SOFTMAX, *_BIASED, *_STEADY):
-        own = dataclasses.replace(
-            tuned, steps=steps, warmup=steps // 5, rates=(), rate_steps=0, learning_rate=_RECIPE_RATES[variant.name]
+    tuned = budget.brackets_tuned
+    steps, rate = 2 * tuned.steps, _RECIPE_RATES[variant.name]
+    return dataclasses.replace(tuned, steps=steps, warmup=steps // 5, rates=(), rate_steps=0, learning_rate=rate)
+
+
+def _recipe(budget: Budget) -> list[Row]:
+    """The recipe, at the paper's longest context without FFN."""
+    return [
+        _bracket_row(
+            "recipe", variant, max(budget.bracket_contexts), _recipe_training(budget, variant), budget.key_seeds
         )
-        found.append(_bracket_row("recipe", variant, context, own, budget.key_seeds))
-    return found
+        for variant in (_SOFTMAX, *_BIASED, *_STEADY)
+    ]
+
+
+_SETTINGS = {
+    "two heads": ("--heads=2",),
+    "three types of brackets": ("--bracket-types=3",),
+    "2000 sequences": ("--train-size=2000",),
+}
+
+
+def _settings(budget: Budget) -> list[Row]:
+    """The recipe where couplings may count for more or less: more heads, more to tell apart, less data."""
+    return [
+        _bracket_row(
+            "settings", variant, max(budget.bracket_contexts), _recipe_training(budget, variant), budget.few_seeds,
+            *flags, setting=setting,
+        )
+        for setting, flags in _SETTINGS.items()
+        for variant in (_SOFTMAX, *_BIASED[:1], *_STEADY)
+    ]  # fmt: skip
 
 
 _TRAINED_THROUGH = (

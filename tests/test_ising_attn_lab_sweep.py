@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ising_attn.lab import jobs as jobs_module
 from ising_attn.lab import sweep as module
 from ising_attn.lab.sweep import Job, State, Sweep, SweepSettings, interleaved, job_table
 from samplers.errors import InvalidOptionError
@@ -29,8 +30,12 @@ if (out / "config.json").exists() and "resume" not in flags:
 (out / "config.json").write_text("{}")
 command = shlex.join(["python", *sys.argv])
 (out / "environment.json").write_text(json.dumps({"command": command, "threads": os.environ["OMP_NUM_THREADS"]}))
+(out / "pid").write_text(str(os.getpid()))
 with Path(flags["journal"]).open("a") as journal:
     journal.write(f"{out.parent.name} {flags['seed']} {'resumed' if 'resume' in flags else 'started'}\\n")
+own = f"{out.parent.name} {flags['seed']} "
+if Path(flags["journal"]).read_text().count(own) <= int(flags.get("die", 0)):
+    os.kill(os.getpid(), signal.SIGKILL)
 stopped = []
 signal.signal(signal.SIGINT, lambda *_: stopped.append(1))
 if "wait" in flags and "resume" not in flags:
@@ -47,7 +52,7 @@ if flags.get("fail") == flags["seed"]:
 def journal(tmp_path, monkeypatch) -> Path:
     script = tmp_path / "fake.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    monkeypatch.setattr(module, "experiments", lambda: {"fake": script})
+    monkeypatch.setattr(jobs_module, "experiments", lambda: {"fake": script})
     monkeypatch.setattr(module, "_POLL_SECONDS", 0.01)
     return tmp_path / "journal"
 
@@ -96,6 +101,21 @@ def test_a_failed_run_is_named_and_the_others_go_on(journal, tmp_path):
     assert len(repeated.skipped) == 4 and len(repeated.failed) == 2 and lines(journal)[-1].endswith("1 resumed")
 
 
+def test_a_killed_run_is_resumed_at_once(journal, tmp_path):
+    out = tmp_path / "out"
+    result = Sweep(out).run(jobs(journal, "ab", 1, "--die=1"))
+    assert lines(journal) == ["a 0 started", "a 0 resumed", "b 0 started", "b 0 resumed"]
+    assert len(result.done) == 2 and not result.failed
+
+
+def test_a_run_that_is_killed_again_and_again_is_reported(journal, tmp_path):
+    out = tmp_path / "out"
+    result = Sweep(out).run([*jobs(journal, "a", 1, "--die=9"), *jobs(journal, "b", 1)])
+    assert lines(journal) == ["a 0 started", "a 0 resumed", "a 0 resumed", "b 0 started"]
+    assert [(j.row, why) for j, why in result.failed.items()] == [("a", "killed by SIGKILL, 3 times")]
+    assert [j.row for j in result.done] == ["b"]
+
+
 def test_runs_with_other_settings_are_left_alone_unless_told(journal, tmp_path):
     out = tmp_path / "out"
     Sweep(out).run(jobs(journal, "a", 1))
@@ -139,18 +159,7 @@ def test_several_workers_run_at_once(journal, tmp_path):
 def test_ctrl_c_leaves_everything_resumable(journal, tmp_path):
     """A whole process, since signals go to one."""
     out = tmp_path / "out"
-    driver = tmp_path / "driver.py"
-    driver.write_text(
-        f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n"
-        "from pathlib import Path\n"
-        "from ising_attn.lab import sweep\n"
-        "if __name__ == '__main__':\n"
-        f"    sweep.experiments = lambda: {{'fake': Path({str(tmp_path / 'fake.py')!r})}}\n"
-        f"    flags = ('--journal={journal}', '--wait')\n"
-        "    jobs = [sweep.Job(row=row, seed=0, experiment='fake', arguments=flags) for row in 'ab']\n"
-        f"    result = sweep.Sweep(Path({str(out)!r})).run(jobs)\n"
-        "    sys.exit(42 if result.interrupted and len(result.left) == 2 else 1)\n"
-    )
+    driver = _driver(journal, tmp_path)
     process = subprocess.Popen([sys.executable, str(driver)], stderr=subprocess.DEVNULL)
     _until(lambda: len(lines(journal)) == 1, 120)
     os.kill(process.pid, signal.SIGINT)
@@ -169,6 +178,18 @@ def test_ctrl_c_leaves_everything_resumable(journal, tmp_path):
     assert [j.row for j in sweep.run(both).done] == ["a"]  # goes on; b waits until it is stopped
     timer.join()
     assert lines(journal)[1:] == ["a 0 resumed", "b 0 started"]
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_leaves_no_run_behind(journal, tmp_path):
+    driver = _driver(journal, tmp_path)
+    process = subprocess.Popen([sys.executable, str(driver)], stderr=subprocess.DEVNULL)
+    _until(lambda: len(lines(journal)) == 1, 120)
+    run = _process_of(tmp_path / "out/runs/a/seed-0")
+    process.kill()
+    process.wait(timeout=30)
+    _until(lambda: not _lives(run))
+    assert jobs(journal, "a", 1, "--wait")[0].state(tmp_path / "out") is State.STARTED
 
 
 def test_an_unknown_experiment_is_refused_before_anything_starts(journal, tmp_path):
@@ -203,3 +224,33 @@ def _until(condition, seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < end, "nothing happened"
         time.sleep(0.02)
+
+
+def _driver(journal: Path, tmp_path: Path) -> Path:
+    """A script that runs a sweep of two jobs that wait; 42 where it was interrupted and both are left."""
+    out = tmp_path / "out"
+    driver = tmp_path / "driver.py"
+    driver.write_text(
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n"
+        "from pathlib import Path\n"
+        "from ising_attn.lab import jobs, sweep\n"
+        "if __name__ == '__main__':\n"
+        f"    jobs.experiments = lambda: {{'fake': Path({str(tmp_path / 'fake.py')!r})}}\n"
+        f"    flags = ('--journal={journal}', '--wait')\n"
+        "    jobs = [sweep.Job(row=row, seed=0, experiment='fake', arguments=flags) for row in 'ab']\n"
+        f"    result = sweep.Sweep(Path({str(out)!r})).run(jobs)\n"
+        "    sys.exit(42 if result.interrupted and len(result.left) == 2 else 1)\n"
+    )
+    return driver
+
+
+def _process_of(folder: Path) -> int:
+    return int((folder / "pid").read_text())
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -9,12 +9,15 @@ import os
 import runpy
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Sequence
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import ising_attn
+from samplers.cluster import variables
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -29,6 +32,8 @@ _ROOT = str(Path(ising_attn.__file__).resolve().parent.parent)
 class ScriptProcess:
     """`python SCRIPT ARGUMENTS` with one thread, its output appended to a file; started when made.
 
+    It is killed when the process that made it ends, so that a sweep that was killed leaves no run behind.
+
     Args:
         command: the script and its arguments.
         log: where its output goes.
@@ -38,13 +43,23 @@ class ScriptProcess:
     def __init__(self, command: Sequence[str], log: Path, *, preload: Sequence[str] = ()):
         context = _context(preload)
         self._process: BaseProcess = context.Process(target=_run_script, args=(list(command), str(log), _ROOT))
-        with _environment({**ONE_THREAD, "PYTHONPATH": _with_root()}):
+        with variables({**ONE_THREAD, "PYTHONPATH": with_root()}):
             self._process.start()
 
     @property
     def status(self) -> int | None:
         """The exit status, minus the signal's number where one ended it; None while it runs."""
         return self._process.exitcode
+
+    @property
+    def why(self) -> str:
+        """Nothing is known beyond the status."""
+        return ""
+
+    def wait(self) -> int:
+        """The exit status, when it has ended."""
+        self._process.join()
+        return int(self._process.exitcode or 0)
 
     def send(self, sent: signal.Signals) -> None:
         """A signal to the script."""
@@ -62,12 +77,16 @@ def _context(preload: Sequence[str]) -> Any:
 
 def _run_script(command: list[str], log: str, root: str) -> None:
     """In the new process: what `python` does with a script."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if hasattr(os, "setsid"):
         os.setsid()  # the terminal's Ctrl-C goes to the sweep alone, which passes it on
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (1, 2):
         os.dup2(output, stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    # Ray's workers ignore Ctrl-C, and what they start would too.
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.update(ONE_THREAD)
     if root != _ROOT:
         raise RuntimeError(f"the scripts would run the code in {_ROOT}, not that in {root}")
@@ -75,22 +94,14 @@ def _run_script(command: list[str], log: str, root: str) -> None:
     runpy.run_path(command[0], run_name="__main__")
 
 
-def _with_root() -> str:
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def with_root() -> str:
     """The server does not take over sys.path, where a checkout that runs its own scripts has put itself first."""
     there = os.environ.get("PYTHONPATH")
     return _ROOT if not there else os.pathsep.join([_ROOT, there])
-
-
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Within the block these environment variables are set, for the server that starts with the first process."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = old

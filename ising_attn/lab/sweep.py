@@ -2,15 +2,14 @@
 
 A job is a row of a table (a name and a command line) with one seed. It runs in a process of its own, with one thread,
 in OUT/runs/ROW/seed-K; what it prints is in OUT/runs/ROW/seed-K.log. What is on disk is the only state: a sweep that is
-started again skips what is finished, resumes what was interrupted and tries again what had failed.
+started again skips what is finished, resumes what was interrupted and tries again what had failed. A run whose process
+is killed from outside is resumed at once, at most twice. Runs are made by an engine: this machine, or a Ray cluster.
 """
 
 import collections
 import contextlib
 import dataclasses
-import enum
 import fnmatch
-import shlex
 import shutil
 import signal
 import threading
@@ -19,20 +18,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ising_attn.cli import experiments
-from ising_attn.lab.errors import RunFolderError
+from ising_attn.lab.engines import Run, engine
+from ising_attn.lab.jobs import Job, State, interleaved, job_table, run_folder
 from ising_attn.lab.main import EXIT_FAILED, EXIT_INTERRUPTED
 from ising_attn.lab.progress import work_progress
-from ising_attn.lab.runs import read_json
-from ising_attn.lab.script_process import ScriptProcess
-from ising_attn.lab.tables import Table
 from samplers import InvalidOptionError
-from samplers.errors import did_you_mean
+from samplers.cluster import check_address
 
-_OF_ONE_CALL = ("--out", "--resume", "--device", "--debug", "--plots", "--no-plots")
+__all__ = [
+    "Job", "State", "Sweep", "SweepResult", "SweepSettings", "interleaved", "job_table", "run_folder", "run_sweep",
+]  # fmt: skip
+
 _POLL_SECONDS = 0.2
 # The last is what torch's optimisers import when the first one is made.
 PRELOAD = ("models", "ising_attn.lab.seeds", "torch._dynamo")
+MOST_TRIES = 3
+"""How often a run is started whose process or worker is killed; an error of the run itself is not tried again."""
+_MEANT = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,9 @@ class SweepSettings:
     """Seeds of every row (--seeds=0,1,2); by default as many as each row says."""
     workers: int = 1
     """Runs at a time, each a process with one thread."""
+    cluster: str | None = None
+    """Make the runs on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT, or local for a Ray that is started here; by
+    default processes of this machine."""
     max_minutes: float | None = None
     """Start no run that is expected to end after so many minutes; the same command goes on later."""
     device: str = "cpu"
@@ -69,101 +74,12 @@ class SweepSettings:
             raise InvalidOptionError(f"--workers is {self.workers}; it must be at least 1")
         if self.max_minutes is not None and not self.max_minutes > 0:
             raise InvalidOptionError(f"--max-minutes is {self.max_minutes}; it must be above 0")
+        if self.cluster is not None:
+            check_address(self.cluster)
 
     def takes(self, row: str) -> bool:
         """Whether a row of that name is asked for."""
         return not self.rows or any(fnmatch.fnmatchcase(row, pattern) for pattern in self.rows)
-
-
-class State(enum.Enum):
-    """What a job's folder says."""
-
-    NEW = "not started"
-    STARTED = "interrupted"
-    DONE = "done"
-    CHANGED = "run with other settings"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
-    """One run of an experiment.
-
-    Args:
-        row: name of the table's row, also of its folder.
-        seed: passed as --seed.
-        experiment: name of the script, as `ising-attn NAME` has it.
-        arguments: its other flags, each as --name=value or --name.
-        seconds: about how long it takes.
-    """
-
-    row: str
-    seed: int
-    experiment: str
-    arguments: tuple[str, ...]
-    seconds: float = 60.0
-
-    def __str__(self) -> str:
-        return f"{self.row} seed {self.seed}"
-
-    def folder(self, out: Path) -> Path:
-        return run_folder(out, self.row, self.seed)
-
-    def command(self, out: Path | str | None = None, *, resume: bool = False, device: str | None = None) -> list[str]:
-        """The arguments after `python`: the script and its flags."""
-        known = experiments()
-        if self.experiment not in known:
-            raise InvalidOptionError(
-                f"no experiment is named {self.experiment!r}{did_you_mean(self.experiment, known)}; "
-                f"known: {', '.join(known)}"
-            )
-        flags = [*self.arguments, f"--seed={self.seed}"]
-        flags += [f"--device={device}"] if device else []
-        flags += [f"--out={out}"] if out is not None else []
-        return [str(known[self.experiment]), *flags, *(["--resume"] if resume else [])]
-
-    def spoken(self) -> str:
-        """The command for a reader, without seed and folder."""
-        script, *flags = self.command()
-        path = Path(script)
-        shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-        return shlex.join(["python", str(shown), *flags[: len(self.arguments)]])
-
-    def state(self, out: Path) -> State:
-        """Judged by the run folder alone."""
-        folder = self.folder(out)
-        if not (folder / "config.json").exists():
-            return State.NEW
-        if sorted(_given(folder)) != sorted(_deciding((*self.arguments, f"--seed={self.seed}"))):
-            return State.CHANGED
-        return State.DONE if (folder / "summary.json").exists() else State.STARTED
-
-
-def run_folder(out: Path, row: str, seed: int) -> Path:
-    """Where a sweep keeps one run."""
-    return out / "runs" / row / f"seed-{seed}"
-
-
-def _given(folder: Path) -> list[str]:
-    """The flags with which the run in a folder was made, but for those that change no number."""
-    try:
-        command = read_json(folder / "environment.json")["command"]
-    except (RunFolderError, KeyError, TypeError):
-        return []
-    return _deciding(shlex.split(command)[2:])
-
-
-def _deciding(flags: Iterable[str]) -> list[str]:
-    return [flag for flag in flags if flag.partition("=")[0] not in _OF_ONE_CALL]
-
-
-def interleaved(jobs: Iterable[Job]) -> list[Job]:
-    """The first job of every row, then the second of every row, and so on; rows keep their order."""
-    turns: dict[int, list[Job]] = collections.defaultdict(list)
-    seen: collections.Counter[str] = collections.Counter()
-    for job in jobs:
-        turns[seen[job.row]].append(job)
-        seen[job.row] += 1
-    return [job for turn in sorted(turns) for job in turns[turn]]
 
 
 @dataclasses.dataclass
@@ -172,7 +88,7 @@ class SweepResult:
 
     Args:
         done: finished now; `skipped` were finished before.
-        failed: with the last line of what they printed.
+        failed: with the last line of what they printed, or what ended them.
         changed: left alone, because their folders hold runs with other settings.
         left: not run, for lack of time or after an interruption.
     """
@@ -202,15 +118,22 @@ class SweepResult:
         return lines
 
 
+@dataclasses.dataclass
+class _Started:
+    run: Run
+    since: float
+
+
 class Sweep:
     """Runs jobs in their order.
 
     Args:
         out: the folder of the sweep.
-        workers: processes at a time, at least 1.
+        workers: runs at a time, at least 1.
         max_minutes: start no job after that time, and none that is expected to end after it; None has no limit.
         redo_changed: delete and make anew the runs whose settings are other ones than the job's.
         device: for every run.
+        cluster: a Ray cluster that makes the runs, see `SweepSettings`; None for processes of this machine.
         preload: modules that most runs import, imported once for all.
     """
 
@@ -222,13 +145,17 @@ class Sweep:
         max_minutes: float | None = None,
         redo_changed: bool = False,
         device: str = "cpu",
+        cluster: str | None = None,
         preload: Sequence[str] = PRELOAD,
     ):
-        self.out, self.workers, self.device, self.preload = out, workers, device, preload
+        self.out, self.workers, self.device = out if cluster is None else out.absolute(), workers, device
         self.max_seconds = None if max_minutes is None else 60 * max_minutes
         self.redo_changed = redo_changed
-        self._stop = threading.Event()
-        self._running: dict[Job, tuple[ScriptProcess, float]] = {}
+        self._engine = engine(cluster, out, workers=workers, device=device, preload=preload)
+        # How often the runs were asked to stop, and how often they have been told.
+        self._asked, self._told = 0, 0
+        self._running: dict[Job, _Started] = {}
+        self._tries: collections.Counter[Job] = collections.Counter()
         # Measured over expected seconds: how much slower this machine is than the one of the estimates.
         self._measured, self._expected = 0.0, 0.0
 
@@ -241,10 +168,15 @@ class Sweep:
             max_minutes=settings.max_minutes,
             redo_changed=settings.redo_changed,
             device=settings.device,
+            cluster=settings.cluster,
         )
 
     def run(self, jobs: Sequence[Job]) -> SweepResult:
-        """Run what is not finished. Ctrl-C or SIGTERM stops the runs where they can go on; a second one kills them."""
+        """Run what is not finished. Ctrl-C or SIGTERM stops the runs where they can go on; a second one kills them.
+
+        Raises:
+            ClusterError: the cluster cannot be reached, or its machines cannot make these runs; nothing was started.
+        """
         result, waiting = SweepResult(), collections.deque[Job]()
         for job in jobs:
             job.command()  # refuses what cannot be started
@@ -255,53 +187,66 @@ class Sweep:
                 result.changed.append(job)
             else:
                 waiting.append(job)
-        started = time.monotonic()
-        with _signals(self._stop_runs), work_progress("runs", len(waiting)) as advance, self._none_left_behind():
-            while True:
-                self._start(waiting, started)
-                if not self._running:
-                    break
-                for job, status, seconds in self._ended():
-                    self._note(job, status, seconds, result)
-                    advance(f"{job}: {self._how(job, result, seconds)}, {self._time_left(waiting)}")
-                time.sleep(_POLL_SECONDS)
+        if waiting:
+            with self._engine, _signals(self._stop_runs), work_progress("runs", len(waiting)) as advance:
+                self._run_all(waiting, result, advance)
         result.left += waiting
-        result.interrupted = self._stop.is_set()
+        result.interrupted = self._asked > 0
         return result
 
-    def _start(self, waiting: collections.deque[Job], started: float) -> None:
-        while waiting and len(self._running) < self.workers and not self._stop.is_set():
-            elapsed = time.monotonic() - started
+    def _run_all(self, waiting: collections.deque[Job], result: SweepResult, advance: Callable[[str], None]) -> None:
+        began = time.monotonic()
+        with self._none_left_behind():
+            while True:
+                self._pass_on_stops()
+                self._start(waiting, began)
+                if not self._running:
+                    return
+                for job, run, seconds in self._ended():
+                    if self._is_tried_again(job, run):
+                        waiting.appendleft(job)
+                        continue
+                    self._note(job, run, seconds, result)
+                    advance(f"{job}: {self._how(job, result, seconds)}, {self._time_left(waiting)}")
+                time.sleep(_POLL_SECONDS)
+
+    def _start(self, waiting: collections.deque[Job], began: float) -> None:
+        while waiting and len(self._running) < self.workers and not self._asked:
+            elapsed = time.monotonic() - began
             if self.max_seconds is not None and elapsed + self._pace() * waiting[0].seconds > self.max_seconds:
                 return
             job = waiting.popleft()
-            self._running[job] = (self._process(job), time.monotonic())
+            self._running[job] = _Started(self._run_of(job), time.monotonic())
+            self._tries[job] += 1
 
-    def _process(self, job: Job) -> ScriptProcess:
+    def _run_of(self, job: Job) -> Run:
         folder, state = job.folder(self.out), job.state(self.out)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if state is State.CHANGED:
             shutil.rmtree(folder)
         command = job.command(folder, resume=state is State.STARTED, device=self.device)
-        return ScriptProcess(command, Path(f"{folder}.log"), preload=self.preload)
+        return self._engine.start(command, Path(f"{folder}.log"))
 
-    def _ended(self) -> list[tuple[Job, int, float]]:
-        ended = []
-        for job, (process, since) in list(self._running.items()):
-            status = process.status
-            if status is not None:
-                del self._running[job]
-                ended.append((job, status, time.monotonic() - since))
-        return ended
+    def _ended(self) -> list[tuple[Job, Run, float]]:
+        ended = [(job, one) for job, one in self._running.items() if one.run.status is not None]
+        for job, _ in ended:
+            del self._running[job]
+        return [(job, one.run, time.monotonic() - one.since) for job, one in ended]
 
-    def _note(self, job: Job, status: int, seconds: float, result: SweepResult) -> None:
-        if status == 0 and job.state(self.out) is State.DONE:
+    def _is_tried_again(self, job: Job, run: Run) -> bool:
+        return _was_killed(run) and self._tries[job] < MOST_TRIES and not self._asked
+
+    def _note(self, job: Job, run: Run, seconds: float, result: SweepResult) -> None:
+        if run.status == 0 and job.state(self.out) is State.DONE:
             result.done.append(job)
             self._measured, self._expected = self._measured + seconds, self._expected + job.seconds
-        elif self._stop.is_set():
+        elif self._asked:
             result.left.append(job)
+        elif _was_killed(run):
+            why = run.why or f"killed by {signal.Signals(-(run.status or 0)).name}"
+            result.failed[job] = f"{why}, {self._tries[job]} times"
         else:
-            result.failed[job] = _last_line(Path(f"{job.folder(self.out)}.log")) or f"exit status {status}"
+            result.failed[job] = run.why or _last_line(Path(f"{job.folder(self.out)}.log")) or f"exit {run.status}"
 
     def _how(self, job: Job, result: SweepResult, seconds: float) -> str:
         if job in result.failed:
@@ -314,7 +259,7 @@ class Sweep:
     def _time_left(self, waiting: Iterable[Job]) -> str:
         seconds = sum(job.seconds for job in waiting)
         now = time.monotonic()
-        running = sum(max(job.seconds * self._pace() - (now - since), 0) for job, (_, since) in self._running.items())
+        running = sum(max(job.seconds * self._pace() - (now - one.since), 0) for job, one in self._running.items())
         return f"about {(seconds * self._pace() + running) / self.workers / 60:.0f} min left"
 
     @contextlib.contextmanager
@@ -324,14 +269,24 @@ class Sweep:
             yield
         except BaseException:
             self._stop_runs()
+            self._pass_on_stops()
             raise
 
     def _stop_runs(self) -> None:
-        """The first time ask the runs to save and end; then make them."""
-        sent = signal.SIGKILL if self._stop.is_set() else signal.SIGINT
-        self._stop.set()
-        for process, _ in list(self._running.values()):
-            process.send(sent)
+        """Ask the runs to save and end, or, the second time, make them. A signal's handler: it only takes note."""
+        self._asked += 1
+
+    def _pass_on_stops(self) -> None:
+        while self._told < self._asked:
+            sent = signal.SIGINT if self._told == 0 else signal.SIGKILL
+            self._told += 1
+            for one in list(self._running.values()):
+                one.run.send(sent)
+
+
+def _was_killed(run: Run) -> bool:
+    """From outside: by the system for want of memory, with its machine, or by a fault; not by Ctrl-C."""
+    return run.status is not None and run.status < 0 and -run.status not in _MEANT
 
 
 @contextlib.contextmanager
@@ -362,22 +317,3 @@ def run_sweep(settings: SweepSettings, jobs: Sequence[Job], out: Path, say: Call
     for line in result.remarks(out):
         say(line)
     return result.exit_code
-
-
-def job_table(jobs: Sequence[Job], out: Path, workers: int = 1) -> Table:
-    """Every row's command, how many of its seeds there are, what is done, and about how long the rest takes."""
-    table = Table("Runs", ["row", "seeds", "done", "minutes", "command"], {"minutes": ".1f"})
-    rows: dict[str, list[Job]] = collections.defaultdict(list)
-    for job in jobs:
-        rows[job.row].append(job)
-    total = 0.0
-    for row, own in rows.items():
-        left = sum(job.seconds for job in own if job.state(out) is not State.DONE)
-        total += left
-        done = sum(job.state(out) is State.DONE for job in own)
-        table.add(row, len(own), done, left / 60, own[0].spoken())
-    table.caption = (
-        f"{len(jobs)} runs; what is left takes about {total / workers / 3600:.1f} h on {workers} core"
-        f"{'' if workers == 1 else 's'}."
-    )
-    return table

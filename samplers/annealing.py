@@ -26,7 +26,7 @@ from samplers.problem import IsingProblem
 from samplers.pseudolikelihood import local_fields
 from samplers.samples import Samples
 from samplers.streams import mix64, stream_keys
-from samplers.supports import SupportPart, SupportSplit
+from samplers.supports import SupportPart, SupportSplit, graph_of
 
 # xorshift128+ starts from (seed, 0): its first numbers are near 0. Reads that end before this many draws are spoilt.
 _WARM_UP_DRAWS = 64
@@ -68,8 +68,7 @@ class AnnealingSampler(Sampler):
         finals = self._finals(split, self.num_reads, key, lambda linear, quadratic: schedule)
         self.last_info.update(self._info(schedule))
         if not finals:
-            # Keeps the graph, as every other batch does.
-            return torch.zeros_like(problem.fields) + 0.0 * problem.fields
+            return graph_of(problem) - torch.ones_like(problem.fields)
         values = [averaged(part.problem, final, self.gradient) for part, final in zip(split.parts, finals, strict=True)]
         return split.merge(values, fill=-1.0)
 

@@ -17,7 +17,7 @@ from samplers.options import check_options, option
 from samplers.problem import IsingProblem
 from samplers.samples import Samples
 from samplers.streams import derive_key
-from samplers.supports import largest_support
+from samplers.supports import graph_of, largest_support
 
 Gradient = Literal["exact", "implicit", "adjoint", "parameter-shift", "covariance", "straight-through", "none"]
 
@@ -229,10 +229,7 @@ class Sampler(abc.ABC):
         key, started = self._next_key(seed), time.perf_counter()
         self.last_info = {"call": what, **self._provenance(problem, seed)}
         if problem.num_problems == 0:
-            # Keeps the graph of every part, so that an empty batch trains like any other.
-            nothing = problem.fields.sum() + 0 * problem.couplings.sum()
-            nothing = nothing if problem.triples is None else nothing + 0 * problem.triples.sum()
-            return nothing + problem.fields.new_zeros(*problem.batch_shape, *tail)
+            return graph_of(problem) + problem.fields.new_zeros(*problem.batch_shape, *tail)
         result = method(_working(problem), key)
         if tuple(result.shape) != (*problem.batch_shape, *tail):
             raise RuntimeError(f"{type(self).__name__}._{what} returned {tuple(result.shape)} for {problem}")

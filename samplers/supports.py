@@ -63,6 +63,12 @@ class SupportSplit:
         return self._grouped.restore(out)
 
 
+def graph_of(problem: IsingProblem) -> Tensor:
+    """0, in the autograd graph of every part: what has no spin to sum over trains like any other batch."""
+    parts = [problem.fields, problem._couplings, problem.triples]
+    return sum((0.0 * part.sum() for part in parts if part is not None), start=problem.fields.new_zeros(()))
+
+
 def largest_support(problem: IsingProblem) -> int:
     """Spins of the largest problem of the batch: all of them where there is no mask."""
     if problem.allowed is None or problem.num_problems == 0:

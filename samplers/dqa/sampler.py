@@ -27,7 +27,7 @@ from samplers.problem import IsingProblem
 from samplers.samples import Samples
 from samplers.states import spin_table, spins_of_index
 from samplers.streams import stream_keys, uniforms_like
-from samplers.supports import SupportSplit
+from samplers.supports import SupportSplit, graph_of
 
 # A splitting error of this size can move a marginal by as much as the anneal's own bias.
 _COARSE = 0.5
@@ -200,7 +200,7 @@ class DQASampler(Sampler):
         layers, gradient = self._prepared(problem), self._resolved_gradient()
         split = SupportSplit(problem)
         if not split.parts:
-            return problem.fields * 0 - 1
+            return graph_of(problem) - torch.ones_like(problem.fields)
         if gradient == "covariance":
             parts = self._each(split, layers, self._covariance_part, key)
         elif gradient == "adjoint":

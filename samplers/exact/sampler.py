@@ -14,7 +14,7 @@ from samplers.options import option
 from samplers.problem import IsingProblem
 from samplers.samples import Samples
 from samplers.streams import uniforms_like
-from samplers.supports import SupportSplit, largest_support, split_is_cheaper
+from samplers.supports import SupportSplit, graph_of, largest_support, split_is_cheaper
 
 
 class ExactSampler(Sampler):
@@ -153,7 +153,7 @@ def _unmasked_where_needed(
     split, n = SupportSplit(problem, join=problem.triples is None), problem.num_spins
     if not split.parts:
         shape = {0: (), 1: (n,), 2: (n, n)}[spin_axes]
-        return problem.fields.sum() * 0 + problem.fields.new_full((*problem.batch_shape, *shape), fill)
+        return graph_of(problem) + problem.fields.new_full((*problem.batch_shape, *shape), fill)
     values = []
     for part in split.parts:
         grouped = part.problem.grouped()

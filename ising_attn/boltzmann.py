@@ -169,6 +169,11 @@ def samplers_of(model: nn.Module) -> list[Sampler]:
     return list({id(sampler): sampler for _, sampler in _sampled(model)}.values())
 
 
+def layers_with(model: nn.Module, sampler: Sampler) -> list[str]:
+    """The names of the layers of `model` that use this very sampler."""
+    return [name for name, module in model.named_modules() if getattr(module, "sampler", None) is sampler]
+
+
 def set_sampler(model: nn.Module, sampler: str | Sampler) -> Sampler:
     """Let every layer of `model` that has a sampler use this one, from now on.
 

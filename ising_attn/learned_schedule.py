@@ -124,6 +124,25 @@ def without_angles(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state.items() if not name.startswith(f"{PART}.")}
 
 
+def take_angles(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Prepare `model` for a state_dict that may hold angles; what of it the model takes.
+
+    An anneal that names no schedule of its own runs them. Any other sampler does without them.
+    """
+    angles, samplers = angles_in(state), samplers_of(model)
+    if angles is None:
+        return dict(state)
+    if len(samplers) != 1 or not isinstance(samplers[0], DQASampler) or names_schedule(samplers[0].options()):
+        return without_angles(state)
+    run_schedule(model, angles)
+    return dict(state)
+
+
+def names_schedule(options: Mapping[str, Any]) -> bool:
+    """Whether the options of an anneal choose what it runs."""
+    return any(options.get(name) is not None for name in ("schedule", "num_layers", "calibrate"))
+
+
 def _anneal_of(model: nn.Module) -> DQASampler:
     samplers: list[Sampler] = samplers_of(model)
     if len(samplers) != 1:

@@ -9,6 +9,7 @@ from models.hba import HBA, HBAConfig
 from models.logic_config import LogicConfig, LogicLMConfig, LoopedLogicLMConfig
 from models.logic_lm import LogicLM
 from models.looped_logic_lm import LoopedLogicLM
+from models.pretrained import Pretrained, from_pretrained
 from models.registry import MODELS, model_from_config
 from models.task_lm import TaskLM, TaskLMConfig
 
@@ -33,7 +34,9 @@ __all__ = [
     "LogicLMConfig",
     "LoopedLogicLM",
     "LoopedLogicLMConfig",
+    "Pretrained",
     "TaskLM",
     "TaskLMConfig",
+    "from_pretrained",
     "model_from_config",
 ]

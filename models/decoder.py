@@ -11,12 +11,13 @@ from ising_attn import BoltzmannAttention, IsingProblem, Sampler
 from ising_attn.boltzmann import as_sampler
 from models.block import DecoderBlock
 from models.config import DecoderConfig, FeedForwardConfig
+from models.pretrained import Pretrained
 from samplers.errors import InvalidOptionError, InvalidProblemError, NotSupportedError, did_you_mean
 
 POSITIONS = ("learned", "sinusoidal", "none")
 
 
-class Decoder(nn.Module, abc.ABC):
+class Decoder(Pretrained, nn.Module, abc.ABC):
     """Token and position embeddings, `num_layers` blocks, a linear head.
 
     Args:

@@ -9,9 +9,10 @@ from ising_attn.logic import BooleanNetwork, LogicNetwork
 from ising_attn.logic.wiring import FixedWiring
 from models.logic_config import LogicLMConfig
 from models.logic_windows import one_hot_window, one_hot_windows, recent_pairs
+from models.pretrained import Pretrained
 
 
-class LogicLM(nn.Module):
+class LogicLM(Pretrained, nn.Module):
     """One-hot codes of the last `context` characters → layers of gates → a head of logits.
 
     The flat DLGN of karumaru-kakikukekodoumei/boolean-attention (src/dlgn.py), with fixed wiring that looks at recent

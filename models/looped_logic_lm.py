@@ -12,9 +12,10 @@ from ising_attn.logic.wiring import FixedWiring
 from models.logic_config import LoopedLogicLMConfig
 from models.logic_lm import look_back
 from models.logic_windows import check_tokens, one_hot_window, one_hot_windows, recent_pairs
+from models.pretrained import Pretrained
 
 
-class LoopedLogicLM(nn.Module):
+class LoopedLogicLM(Pretrained, nn.Module):
     """A state is read from the window, goes `iterations` times through the same block, and is read by a head.
 
         bits:      s ← encoder(window);  s ← block(s, window), again and again;  logits = head(s)

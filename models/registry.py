@@ -1,6 +1,6 @@
 """Models by the name that their configuration carries."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from ising_attn import Sampler
 from models.bracket_matcher import BracketMatcher
@@ -13,6 +13,8 @@ from models.task_lm import TaskLM
 from samplers.errors import InvalidOptionError, did_you_mean
 
 Model = Decoder | LogicLM | LoopedLogicLM
+
+M = TypeVar("M", bound=Model)
 
 MODELS: dict[str, type[Model]] = {
     kind.Config.model: kind for kind in (BracketMatcher, CharLM, HBA, LogicLM, LoopedLogicLM, TaskLM)
@@ -33,6 +35,14 @@ def model_from_config(config: dict[str, Any], *, sampler: str | Sampler | None =
         raise InvalidOptionError(
             f"no model is named {name!r}{did_you_mean(str(name), MODELS)}; known: {', '.join(MODELS)}"
         )
-    kind = MODELS[name]
+    return make_model(MODELS[name], config, sampler=sampler)
+
+
+def make_model(kind: type[M], config: dict[str, Any], *, sampler: str | Sampler | None = None) -> M:
+    """`model_from_config` for a class, registered or not.
+
+    Raises:
+        InvalidOptionError: see `model_from_config`.
+    """
     built: Any = kind.Config.from_dict(config)
     return kind(built, sampler=sampler) if issubclass(kind, Decoder) else kind(built)

@@ -29,7 +29,8 @@ class Checkpoint:
         model_config: what the model was built from, as plain values; a different one is refused on loading.
         step: steps done, which is also the position in the data (batches are a function of seed and step).
         optimizer: the optimiser's state_dict, None in a file of weights alone.
-        samplers: the state_dict of each sampler, in the order of `samplers_of(model)`.
+        samplers: name and state_dict of each sampler, in the order of `samplers_of(model)`, and what it takes to make
+            it again; see `stored_samplers`.
         progress: what the training loop keeps: best metric, patience, running means, seconds.
     """
 

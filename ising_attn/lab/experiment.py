@@ -20,10 +20,18 @@ from ising_attn.lab.config import Flat, SamplerSettings
 from ising_attn.lab.progress import training_progress
 from ising_attn.lab.rates import choose_rate
 from ising_attn.lab.runs import RunFolder
+from ising_attn.lab.stored_samplers import stored_samplers
 from ising_attn.lab.tables import Table
 from ising_attn.lab.temperature import Cooling, TemperatureSettings
 from ising_attn.lab.training import Task, Trainer, TrainingResult, TrainingSettings
-from ising_attn.learned_schedule import angles_in, fixed_layers, learn_schedule, run_schedule, schedule_of
+from ising_attn.learned_schedule import (
+    angles_in,
+    fixed_layers,
+    learn_schedule,
+    names_schedule,
+    run_schedule,
+    schedule_of,
+)
 from ising_attn.routers import routers_of
 from samplers import InvalidOptionError, NotSupportedError, ProblemTooLargeError, Sampler
 from samplers.dqa import DQASampler, save_schedule
@@ -200,7 +208,7 @@ class Experiment(abc.ABC, Generic[S, R]):
         if angles is None and self.settings.learn_schedule:
             raise InvalidOptionError(f"{weights} holds no schedule of its own; leave --learn-schedule out")
         if angles is not None:
-            chosen = {"schedule", "num_layers", "calibrate"} & self.settings.sampler_options.keys()
+            chosen = names_schedule(self.settings.sampler_options)
             anneals = any(isinstance(sampler, DQASampler) for sampler in samplers_of(self.model))
             if anneals and (self.settings.learn_schedule or not chosen):
                 run_schedule(self.model, angles)
@@ -230,7 +238,9 @@ class Experiment(abc.ABC, Generic[S, R]):
         numbers = {key: getattr(found, key) for key in ("fields", "couplings", "before", "after")}
         about = {"model": self.model_config, "seed": self.seed, "rescaled": {"sequences": count, **numbers}}
         save_schedule(learned.fixed(about=about), run.path / "schedule.json")
-        weights = Checkpoint(model=self.model.state_dict(), model_config=self.model_config)
+        weights = Checkpoint(
+            model=self.model.state_dict(), model_config=self.model_config, samplers=stored_samplers(self.model)
+        )
         save_checkpoint(run.checkpoints / "rescaled.safetensors", weights)
         return {"rescale": {"sequences": count, **numbers}}
 

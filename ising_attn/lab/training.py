@@ -18,7 +18,9 @@ from ising_attn.lab.checkpoints import Checkpoint, check_fits, load_checkpoint, 
 from ising_attn.lab.errors import CheckpointError, TrainingDivergedError, TrainingInterrupted
 from ising_attn.lab.optimisation import TrainingSettings, parameter_groups, set_rates
 from ising_attn.lab.runs import RunFolder
+from ising_attn.lab.stored_samplers import stored_states
 from samplers import InvalidOptionError, Sampler
+from samplers.plain_data import stored_name
 from samplers.streams import derive_key
 
 __all__ = ["ProgressDisplay", "Task", "Trainer", "TrainingResult", "TrainingSettings", "evaluate"]
@@ -230,7 +232,7 @@ class Trainer:
             model_config=self.model_config,
             step=self.step,
             optimizer=self.optimizer.state_dict() if which == "last" else None,
-            samplers=[{"name": _name(s), "state": s.state_dict()} for s in self.samplers],
+            samplers=stored_states(self.model, self.samplers),
             progress=dataclasses.asdict(self._state),
         )
         save_checkpoint(self._path(self.run, which), checkpoint)
@@ -276,7 +278,7 @@ class Trainer:
                 f"{source} was trained with --seed={seed}, not {self.settings.seed}; resume with the same seed, "
                 "or give another --out"
             )
-        names = [saved["name"] for saved in last.samplers], [_name(s) for s in self.samplers]
+        names = [saved["name"] for saved in last.samplers], [stored_name(s) for s in self.samplers]
         if names[0] != names[1]:
             there, here = (", ".join(n) or "no sampler" for n in names)
             raise CheckpointError(f"{source} was trained with {there}, not {here}; resume with the same sampler")
@@ -358,7 +360,3 @@ def _interruptible() -> Iterator[threading.Event]:
         yield event
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _name(sampler: Sampler) -> str:
-    return sampler.name or type(sampler).__name__

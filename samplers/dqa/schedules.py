@@ -282,6 +282,19 @@ def load_schedule(path: str | Path) -> Schedule:
             data = json.load(stream)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise InvalidOptionError(f"{path} is not a JSON file ({error})") from None
+    return schedule_from_json(data, path)
+
+
+def schedule_from_json(data: Any, source: str | Path) -> Schedule:
+    """The schedule of a `to_json`; every number is checked.
+
+    Args:
+        source: where the data come from, for messages.
+
+    Raises:
+        InvalidOptionError: another format, missing or unusable entries.
+    """
+    path = Path(source)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InvalidOptionError(f"{path} is not a schedule: it must be a JSON object with format {FORMAT!r}")
     kinds = {"anneal": ("s", "drive", "problem"), "angles": ("fields", "couplings", "mixer")}

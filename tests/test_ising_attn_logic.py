@@ -377,3 +377,12 @@ def test_temperatures_that_float32_does_not_hold_are_refused():
     for value in (1e-46, 1e39, True):
         with pytest.raises(logic.InvalidLogicError, match="temperature"):
             logic.set_temperature(logic.LogicLayer(4, 3), value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("head", [None, logic.GroupSum(6, 3), logic.LinearHead(6, 3)], ids=["bits", "sum", "linear"])
+def test_inputs_of_another_dtype_give_logits_of_theirs(head, dtype: torch.dtype):
+    network = logic.LogicNetwork(4, [5, 6], head=head)
+    x = torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
+    out = network(x.to(dtype))
+    assert out.dtype == dtype and torch.allclose(out.float(), network(x), atol=0.05)

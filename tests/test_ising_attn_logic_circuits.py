@@ -181,6 +181,30 @@ def test_broken_circuit_files_are_refused(tmp_path: Path):
     refused(changed(lambda c: c["head"].update(bias=[1.0])), "bias of the head is not 3 finite numbers")
     refused(changed(lambda c: c["head"].update(kind="mlp")), "unknown kind 'mlp'")
     refused(changed(lambda c: c["head"]["bias"].__setitem__(0, float("nan"))), "finite numbers")
+    refused(changed(lambda c: c["head"].update(dtype="complex64")), "unknown dtype 'complex64'")
+    refused(changed(lambda c: c["layers"][0]["a"].__setitem__(3, 10**30)), "must be 12 integers each, of at most")
+    refused(changed(lambda c: c["layers"][0]["b"].__setitem__(3, -(10**30))), "must be 12 integers each, of at most")
+    refused(changed(lambda c: c.update(in_features=10**30)), "in_features is no integer of at most")
+    refused(good.replace('"bias": [', '"bias": [1' + "0" * 400 + ", "), "not of numbers alone")
+    refused("[" * 100_000, "nested too deeply")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("head", ["group-sum", "linear"])
+def test_the_dtype_of_a_head_comes_back(tmp_path: Path, head: str, dtype: torch.dtype):
+    network, x = boolean(6, [12, 9], head, seed=1).to(dtype), every_input(6)
+    logic.save_circuit(network, tmp_path / "c.json")
+    loaded = logic.load_circuit(tmp_path / "c.json")
+    assert loaded(x).dtype == dtype and loaded(x).equal(network(x))
+
+
+def test_files_without_a_dtype_hold_float32(tmp_path: Path):
+    network = boolean(6, [12, 9], "linear", seed=1)
+    logic.save_circuit(network, tmp_path / "c.json")
+    content = json.loads((tmp_path / "c.json").read_text())
+    del content["head"]["dtype"]
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    assert logic.load_circuit(tmp_path / "c.json")(every_input(6)).equal(network(every_input(6)))
 
 
 def test_a_trained_network_survives_every_way_out(tmp_path: Path):

@@ -265,5 +265,9 @@ def test_names_that_are_no_identifier():
     for export in (logic.to_c, logic.to_verilog):
         with pytest.raises(logic.InvalidLogicError, match="letters, digits and underscores"):
             export(circuit, "a-b")
+        for name, language in (("int", "C"), ("constexpr", "C"), ("wire", "Verilog"), ("logic", "Verilog")):
+            with pytest.raises(logic.InvalidLogicError, match=f"is a keyword of {language}; use another"):
+                export(circuit, name)
+        assert "circuit" in export(circuit)
     with pytest.raises(logic.InvalidLogicError, match="fraction_bits=-1"):
         logic.to_verilog(circuit, fraction_bits=-1)

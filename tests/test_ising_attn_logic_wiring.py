@@ -53,6 +53,18 @@ def test_a_state_dict_of_another_wiring_is_refused(wiring: str, sizes: tuple[int
         ours.load_state_dict(theirs.state_dict())
 
 
+def test_a_state_dict_of_another_kind_of_wiring_is_refused():
+    fixed, learnable = (logic.LogicLayer(8, 16, wiring=wiring) for wiring in ("unique", "learnable"))
+    with pytest.raises(
+        logic.WiringError, match="holds a learnable wiring, this layer has a fixed one; build the layer"
+    ):
+        fixed.load_state_dict(learnable.state_dict())
+    with pytest.raises(
+        logic.WiringError, match="holds a fixed wiring, this layer has a learnable one; build the layer"
+    ):
+        learnable.load_state_dict(fixed.state_dict())
+
+
 def test_broken_wiring_in_a_state_dict_is_refused():
     layer = logic.LogicLayer(8, 16)
     for place, value, message in [((0, 3), 8, "there are 0 … 7"), ((1, 3), -1, "there are")]:

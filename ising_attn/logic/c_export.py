@@ -5,15 +5,15 @@ import re
 import torch
 
 from ising_attn.logic.circuit import ONE, ZERO, Circuit
-from ising_attn.logic.errors import InvalidLogicError
 from ising_attn.logic.gates import GATES
 from ising_attn.logic.heads import GroupSum, LinearHead
+from ising_attn.logic.identifiers import check_identifier
 
 # Gates per C function: compile time grows faster than the length of a function.
 _PART = 250
 
 
-def to_c(circuit: Circuit, name: str = "logic") -> str:
+def to_c(circuit: Circuit, name: str = "circuit") -> str:
     """C source of a circuit, as it is: prune it before.
 
     It defines, for rows of in_features bytes whose lowest bit counts:
@@ -27,7 +27,7 @@ def to_c(circuit: Circuit, name: str = "logic") -> str:
     unit in the last place. NAME_words(s, out) works on packed words: s has SIGNALS + 2 of them, the inputs first.
 
     Raises:
-        InvalidLogicError: a name that is no C identifier.
+        InvalidLogicError: a name that is no identifier, or a keyword of C or Verilog.
     """
     check_identifier(name)
     parts = [_part(circuit, start) for start in range(0, circuit.num_gates, _PART)]
@@ -43,12 +43,6 @@ def gate_expression(number: int, a: str, b: str, true: str, false: str) -> str:
     """A gate of two operands, in the operators that C and Verilog share."""
     text = {"0": false, "~0": true}.get(GATES[number].expression, GATES[number].expression)
     return re.sub(r"\b[ab]\b", lambda found: a if found[0] == "a" else b, text)
-
-
-def check_identifier(name: str) -> None:
-    """Refuse what is no identifier in C and Verilog."""
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
-        raise InvalidLogicError(f"name={name!r}; it must be letters, digits and underscores, a letter first")
 
 
 def _head_of_file(circuit: Circuit, name: str) -> str:

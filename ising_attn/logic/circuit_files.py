@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ising_attn.lab.files import write_bytes
 from ising_attn.logic.errors import CircuitFileError, InvalidLogicError, WiringError
 from ising_attn.logic.gates import tables_of
 from ising_attn.logic.heads import GroupSum, LinearHead
@@ -14,6 +15,11 @@ from ising_attn.logic.layer import BooleanLayer
 from ising_attn.logic.network import BooleanNetwork, Head
 
 FORMAT, VERSION = "ising-attn-circuit", 1
+# Of the numbers of a head; files of the first writers, which name none, hold float32.
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+}
+_LARGEST = 2**31 - 1
 
 
 def save_circuit(network: BooleanNetwork, path: str | Path) -> None:
@@ -31,7 +37,7 @@ def save_circuit(network: BooleanNetwork, path: str | Path) -> None:
         "layers": layers,
         "head": _head_values(network.head),
     }
-    Path(path).write_text(json.dumps(content), encoding="utf-8")
+    write_bytes(Path(path), json.dumps(content).encode())
 
 
 def load_circuit(path: str | Path) -> BooleanNetwork:
@@ -47,6 +53,8 @@ def load_circuit(path: str | Path) -> BooleanNetwork:
         content = json.loads(path.read_bytes())
     except ValueError as error:
         raise CircuitFileError(f"{path} is no JSON: {error}") from None
+    except RecursionError:
+        raise CircuitFileError(f"{path} is nested too deeply for a circuit; use a file of save_circuit") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CircuitFileError(f"{path} holds no circuit (its format is not {FORMAT!r}); use a file of save_circuit")
     version = content.get("version")
@@ -63,11 +71,16 @@ def load_circuit(path: str | Path) -> BooleanNetwork:
 
 def _head_values(head: Head | None) -> dict[str, Any] | None:
     if isinstance(head, GroupSum):
-        return {"kind": "group-sum", "classes": head.classes, "tau": float(head.tau), "centred": head.centred}
+        values: dict[str, Any] = {"kind": "group-sum", "classes": head.classes, "tau": float(head.tau)}
+        return {**values, "centred": head.centred, "dtype": _name_of(head.tau)}
     if isinstance(head, LinearHead):
         bias = None if head.bias is None else head.bias.tolist()
-        return {"kind": "linear", "weight": head.weight.tolist(), "bias": bias}
+        return {"kind": "linear", "weight": head.weight.tolist(), "bias": bias, "dtype": _name_of(head.weight)}
     return None
+
+
+def _name_of(values: Tensor) -> str:
+    return str(values.dtype).removeprefix("torch.")
 
 
 def _network(content: dict[str, Any]) -> BooleanNetwork:
@@ -86,7 +99,7 @@ def _layer(given: dict[str, Any], width: int) -> BooleanLayer:
         if not (isinstance(table, str) and len(table) == 4 and set(table) <= {"0", "1"}):
             raise TypeError(f"truth table {table!r} is not four of 0 and 1")
     if any(len(row) != len(tables) or not all(map(_is_integer, row)) for row in index):
-        raise TypeError(f"a and b of a layer must be {len(tables)} integers each")
+        raise TypeError(f"a and b of a layer must be {len(tables)} integers each, of at most {_LARGEST}")
     numbers = torch.tensor([int(table, 2) for table in tables], dtype=torch.uint8)
     return BooleanLayer(width, torch.tensor(index), numbers)
 
@@ -96,16 +109,21 @@ def _head(given: Any, width: int) -> Head | None:
         return None
     if not isinstance(given, dict):
         raise TypeError("the head is no object")
+    name = given.get("dtype", "float32")
+    if not isinstance(name, str) or name not in _DTYPES:
+        raise TypeError(f"the head is of the unknown dtype {name!r}")
     if given["kind"] == "group-sum":
         if not isinstance(given["centred"], bool):
             raise TypeError("centred of the head is neither true nor false")
         tau = float(_numbers(given["tau"], "tau", ()))
-        return GroupSum(width, _integer(given, "classes"), tau=tau, centred=given["centred"])
+        group_sum = GroupSum(width, _integer(given, "classes"), tau=tau, centred=given["centred"]).to(_DTYPES[name])
+        group_sum.tau.fill_(tau)
+        return group_sum
     if given["kind"] != "linear":
         raise TypeError(f"the head is of the unknown kind {given['kind']!r}")
     rows = _list(given, "weight")
     weight = _numbers(rows, "weight", (len(rows), width))
-    head = LinearHead(width, len(weight), bias=given["bias"] is not None)
+    head = LinearHead(width, len(weight), bias=given["bias"] is not None, dtype=_DTYPES[name])
     with torch.no_grad():
         head.weight.copy_(weight)
         if given["bias"] is not None:
@@ -116,7 +134,7 @@ def _head(given: Any, width: int) -> Head | None:
 def _numbers(given: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     try:
         values = torch.tensor(given, dtype=torch.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         raise TypeError(f"{name} of the head is not of numbers alone") from None
     if tuple(values.shape) != shape or not bool(values.isfinite().all()):
         raise TypeError(f"{name} of the head is not {' × '.join(map(str, shape)) or 'one'} finite numbers")
@@ -131,9 +149,9 @@ def _list(given: dict[str, Any], name: str) -> list[Any]:
 
 def _integer(given: dict[str, Any], name: str) -> int:
     if not _is_integer(given[name]):
-        raise TypeError(f"{name} is no integer")
+        raise TypeError(f"{name} is no integer of at most {_LARGEST}")
     return given[name]
 
 
 def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST

@@ -58,13 +58,15 @@ class LinearHead(nn.Linear):
     """A float linear map of bits. It is no logic: what an export counts as gates ends before it.
 
     On bool inputs, which hardened networks give, sums are made in float64 and rounded once, so that every evaluator,
-    whatever its order of summation, gives the same logits to one unit in the last place.
+    whatever its order of summation, gives the same logits to one unit in the last place. Float inputs give logits of
+    their own dtype, as logic layers do.
     """
 
     def forward(self, input: Shaped[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
         check_features(input, self.in_features, "LinearHead")
         if input.is_floating_point():
-            return super().forward(input)
+            bias = None if self.bias is None else self.bias.to(input.dtype)
+            return nn.functional.linear(input, self.weight.to(input.dtype), bias)
         bias = None if self.bias is None else self.bias.double()
         return nn.functional.linear(input.double(), self.weight.double(), bias).to(self.weight.dtype)
 

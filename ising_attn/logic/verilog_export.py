@@ -2,13 +2,14 @@
 
 import math
 
-from ising_attn.logic.c_export import check_identifier, gate_expression
+from ising_attn.logic.c_export import gate_expression
 from ising_attn.logic.circuit import ONE, ZERO, Circuit
 from ising_attn.logic.errors import InvalidLogicError
 from ising_attn.logic.heads import GroupSum, LinearHead
+from ising_attn.logic.identifiers import check_identifier
 
 
-def to_verilog(circuit: Circuit, name: str = "logic", *, fraction_bits: int = 16) -> str:
+def to_verilog(circuit: Circuit, name: str = "circuit", *, fraction_bits: int = 16) -> str:
     """A module NAME of a circuit, as it is: prune it before.
 
         input  wire [inputs−1:0]         x        bit k is feature k
@@ -20,7 +21,8 @@ def to_verilog(circuit: Circuit, name: str = "logic", *, fraction_bits: int = 16
     divisor of a GroupSum stay outside.
 
     Raises:
-        InvalidLogicError: a name that is no identifier, or a negative number of fraction bits.
+        InvalidLogicError: a name that is no identifier or a keyword of C or Verilog, a negative number of fraction
+            bits.
     """
     check_identifier(name)
     if not isinstance(fraction_bits, int) or fraction_bits < 0:

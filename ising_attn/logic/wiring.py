@@ -94,6 +94,11 @@ class FixedWiring(Wiring):
 
     def _check_loaded(self, state_dict, prefix: str) -> None:
         index = state_dict.get(prefix + "index")
+        if index is None and prefix + "candidates" in state_dict:
+            raise WiringError(
+                f"{prefix}candidates: the state dict holds a learnable wiring, this layer has a fixed one; build the "
+                "layer with wiring='learnable'"
+            )
         if index is not None:
             check_index(index, self.in_features, self.gates, name=prefix + "index")
 
@@ -148,6 +153,11 @@ class LearnableWiring(Wiring):
 
     def _check_loaded(self, state_dict, prefix: str) -> None:
         given = state_dict.get(prefix + "candidates")
+        if given is None and prefix + "index" in state_dict:
+            raise WiringError(
+                f"{prefix}index: the state dict holds a fixed wiring, this layer has a learnable one; build the layer "
+                "with wiring='random'"
+            )
         if given is None:
             return
         if given.shape != self.candidates.shape:

@@ -172,6 +172,10 @@ class IsingProblem:
             if t is None or t.ndim == order:
                 return t
             own = t.shape[t.ndim - order :]
+            if all(isinstance(i, slice) for i in index):
+                # What the problems share, they share in every part.
+                cuts = index[len(self.batch_shape) - (t.ndim - order) :]
+                return t[tuple(slice(None) if t.shape[axis] == 1 else cut for axis, cut in enumerate(cuts))]
             return t.expand(*self.batch_shape, *own)[index]
 
         return self._rebuilt(

@@ -5,7 +5,9 @@ on every machine before the first run, and the code once more by each worker, si
 """
 
 import contextlib
+import inspect
 import os
+import platform
 import secrets
 import signal
 import threading
@@ -159,8 +161,9 @@ class Worker:
     """
 
     def __init__(self, expected: dict[str, str], folder: str, environment: Mapping[str, str], preload: Sequence[str]):
-        if (found := code_version()) != expected:
-            raise ClusterError(_difference(os.uname().nodename, found, expected))
+        # Said when a run is asked for: a worker that cannot be made counts as lost, and would be made again.
+        found = code_version()
+        self._refusal = "" if found == expected else _difference(platform.node(), found, expected)
         os.environ.update(environment)
         if Path(folder).is_dir():
             os.chdir(folder)
@@ -172,7 +175,13 @@ class Worker:
         """Returns when the worker is there."""
 
     def run(self, command: list[str], log: str) -> int:
-        """The exit status of a script."""
+        """The exit status of a script.
+
+        Raises:
+            ClusterError: this machine has other code than the sweep.
+        """
+        if self._refusal:
+            raise ClusterError(self._refusal)
         folder = experiments_folder()
         script = command[0] if folder is None else str(folder / command[0])
         process = ScriptProcess([script, *command[1:]], Path(log), preload=self._preload)
@@ -214,7 +223,7 @@ def _probe() -> Callable[[str], dict[str, Any]]:
             code = str(error)
         return {"host": socket.gethostname(), "code": code, "sees": pathlib.Path(token).exists()}
 
-    return probe
+    return inspect.unwrap(probe)  # a type checker's wrapper does not travel
 
 
 @contextlib.contextmanager

@@ -1,22 +1,22 @@
 """A table to be made, as a TOML file: which runs of an experiment, what is compared, and against which row.
 
-title = "Tasks with masks"
-experiment = "masked-text"
-seeds = [0, 1, 2]
-flags = ["--context=12"]                 # of every row
-baseline = "causal"                      # unless a row names its own
-seconds = 60                             # of one run, about
+    title = "Tasks with masks"
+    experiment = "masked-text"
+    seeds = [0, 1, 2]
+    flags = ["--context=12"]                 # of every row
+    baseline = "causal"                      # unless a row names its own
+    seconds = 60                             # of one run, about
 
-[[measures]]
-key = "test_perplexity"                  # of summary.json
-name = "perplexity"
-format = ".3f"
-better = "smaller"
+    [[measures]]
+    key = "test_perplexity"                  # of summary.json
+    name = "perplexity"
+    format = ".3f"
+    better = "smaller"
 
-[rows.causal]
-flags = ["--task=causal"]
-[rows.butterfly]
-flags = ["--task=butterfly"]
+    [rows.causal]
+    flags = ["--task=causal"]
+    [rows.butterfly]
+    flags = ["--task=butterfly"]
 """
 
 import dataclasses

@@ -45,6 +45,7 @@ from ising_attn.lab.main import run_main  # noqa: E402
 from ising_attn.lab.model_settings import ModelSettings  # noqa: E402
 from ising_attn.lab.runs import RunFolder  # noqa: E402
 from ising_attn.lab.seeds import run_experiment  # noqa: E402
+from ising_attn.lab.stored_samplers import stored_samplers  # noqa: E402
 from ising_attn.lab.text import Corpus, TextData  # noqa: E402
 from ising_attn.lab.text_settings import TextDataSettings  # noqa: E402
 from ising_attn.lab.text_task import TextTask  # noqa: E402
@@ -195,12 +196,14 @@ class BooleanExperiment(Experiment[BooleanSettings, BooleanReport]):
             "selected_on_test": self.data.selects_on_test,
         }
 
-    def train(self, run: RunFolder, *, resume: bool) -> dict[str, Any]:
+    def train(self, run: RunFolder | None, *, resume: bool) -> dict[str, Any]:
         """Train, then calibrate; the calibrated weights are kept as checkpoints/calibrated.safetensors."""
         numbers = super().train(run, resume=resume)
-        if self.settings.calibrate:
+        if self.settings.calibrate and run is not None:
             self.calibration = calibrate(self.model, self._validation_loss, "threshold")
-            weights = Checkpoint(model=self.model.state_dict(), model_config=self.model_config)
+            weights = Checkpoint(
+                model=self.model.state_dict(), model_config=self.model_config, samplers=stored_samplers(self.model)
+            )
             save_checkpoint(run.checkpoints / "calibrated.safetensors", weights)
         return numbers
 

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ising_attn.attention import Attention
+from ising_attn.batch_rows import problem_streams
 from ising_attn.couplings import make_couplings, make_triples
 from ising_attn.marginal_weights import marginal_weights
 from samplers import InvalidOptionError, IsingProblem, Sampler, get_sampler
@@ -124,14 +125,18 @@ class BoltzmannAttention(Attention):
                 None if part is None else part(fields.shape[-1]).to(fields.dtype).unsqueeze(1)
                 for part in (self.couplings, self.triples)
             )
+            streams = problem_streams(fields.shape[:-1])
             if self.log_beta is None:
-                return IsingProblem(fields, couplings, triples=triples, allowed=allowed, beta=self.beta)
+                return IsingProblem(
+                    fields, couplings, triples=triples, allowed=allowed, beta=self.beta, streams=streams
+                )
             beta = self.log_beta.to(fields.dtype).exp()
             return IsingProblem(
                 fields * beta.view(-1, 1, 1),
                 None if couplings is None else couplings * beta.view(-1, 1, 1, 1),
                 triples=None if triples is None else triples * beta.view(-1, 1, 1, 1, 1),
                 allowed=allowed,
+                streams=streams,
             )
 
     def _weights(

@@ -83,6 +83,10 @@ class BracketTask:
         correct = (logits.detach().argmax(-1) == batch.targets)[closing]
         return loss, {"accuracy": float(correct.float().mean())}
 
+    def targets(self, batch: BracketBatch) -> int:
+        """What the loss is a mean over: closing brackets."""
+        return int((batch.targets != IGNORE).sum())
+
     def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
         scores = self.scores(model, self.split(split))
         return {"loss": scores.loss, "accuracy": scores.accuracy}

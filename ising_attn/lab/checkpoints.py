@@ -44,11 +44,16 @@ class Checkpoint:
 
 def save_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically: a failure leaves the file that was there."""
+    write_bytes(Path(path), checkpoint_bytes(checkpoint))
+
+
+def checkpoint_bytes(checkpoint: Checkpoint) -> bytes:
+    """The content of a checkpoint file."""
     tensors: dict[str, Tensor] = {}
     content = {f.name: _pack(getattr(checkpoint, f.name), tensors, f.name) for f in dataclasses.fields(Checkpoint)}
     metadata = {"format": FORMAT, "version": str(VERSION), "content": dump_json(content)}
     metadata["sha256"] = _digest(metadata, tensors)
-    write_bytes(Path(path), safetensors.torch.save(tensors, metadata))
+    return safetensors.torch.save(tensors, metadata)
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
@@ -60,8 +65,17 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint {path}")
+    # Read by us: safetensors opens no path that is not UTF-8.
+    return checkpoint_from_bytes(path.read_bytes(), path)
+
+
+def checkpoint_from_bytes(content: bytes, path: str | Path) -> Checkpoint:
+    """The inverse of `checkpoint_bytes`; `path` says where the content comes from.
+
+    Raises:
+        CheckpointError: see `load_checkpoint`.
+    """
     try:
-        content = path.read_bytes()  # by us: safetensors opens no path that is not UTF-8
         tensors = safetensors.torch.load(content)
         metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
     except safetensors.SafetensorError as error:

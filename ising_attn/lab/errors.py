@@ -19,6 +19,10 @@ class TrainingInterrupted(KeyboardInterrupt):
     """Ctrl-C during training, after the step was finished and the last checkpoint written."""
 
 
+class LostProcessError(IsingAttnError, RuntimeError):
+    """Another process of a training on several processes has ended."""
+
+
 class ProblemFileError(IsingAttnError, ValueError):
     """A file of Ising problems that is missing, damaged, or in an unknown format."""
 

@@ -17,6 +17,7 @@ from ising_attn.boltzmann import samplers_of, use_sampler
 from ising_attn.couplings import coupling_parameters
 from ising_attn.lab.checkpoints import Checkpoint, load_checkpoint, load_weights, save_checkpoint
 from ising_attn.lab.config import Flat, SamplerSettings
+from ising_attn.lab.distributed import current_team, num_rows, rows_of
 from ising_attn.lab.progress import training_progress
 from ising_attn.lab.rates import choose_rate
 from ising_attn.lab.runs import RunFolder
@@ -246,7 +247,8 @@ class Experiment(abc.ABC, Generic[S, R]):
 
     def seconds_needed(self) -> tuple[float, float]:
         """Seconds of one training step and of one evaluation, measured on this machine; nothing is changed by it."""
-        batch = self.task.batch(0)
+        batch, team = self.task.batch(0), current_team()
+        batch = rows_of(batch, 0, num_rows(batch) // team.size) if team.size > 1 else batch
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices=[]))
             for sampler in samplers_of(self.model):
@@ -286,8 +288,11 @@ class Experiment(abc.ABC, Generic[S, R]):
             ]
         )
 
-    def train(self, run: RunFolder, *, resume: bool) -> dict[str, Any]:
-        """Train to the end; numbers for summary.json. The model has the best weights after it."""
+    def train(self, run: RunFolder | None, *, resume: bool) -> dict[str, Any]:
+        """Train to the end; numbers for summary.json. The model has the best weights after it.
+
+        Without a `run`, nothing is written or shown: another process does that (`distributed.joined`).
+        """
         settings, rates = self.settings.training, self.settings.learning_rates
         tried: dict[str, Any] = {}
         learned = schedule_of(self.model)
@@ -301,16 +306,17 @@ class Experiment(abc.ABC, Generic[S, R]):
         best = {f"validation_{name}": value for name, value in result.best_metrics.items()}
         if learned is not None and start is not None:
             about = {"model": self.model_config, "seed": self.seed, "best_step": result.best_step}
-            save_schedule(learned.fixed(about=about), run.path / "schedule.json")
+            if run is not None:
+                save_schedule(learned.fixed(about=about), run.path / "schedule.json")
             best["mean_angle_change"] = learned.distance(start)
         return {"train_seconds": result.seconds, "steps": result.steps, "best_step": result.best_step, **best, **tried}
 
     def _best_metrics(
-        self, settings: TrainingSettings, label: str, *, run: RunFolder, resume: bool
+        self, settings: TrainingSettings, label: str, *, run: RunFolder | None, resume: bool
     ) -> dict[str, float]:
         return self._fit(settings, label, run, resume).best_metrics
 
-    def _fit(self, settings: TrainingSettings, label: str, run: RunFolder, resume: bool) -> TrainingResult:
+    def _fit(self, settings: TrainingSettings, label: str, run: RunFolder | None, resume: bool) -> TrainingResult:
         trainer = Trainer(
             self.model,
             self.task,
@@ -323,6 +329,8 @@ class Experiment(abc.ABC, Generic[S, R]):
             samplers=samplers_of(self.model),
             callbacks=() if self.cooling is None else [self.cooling.over(settings.steps)],
         )
+        if run is None:
+            return trainer.fit(resume=resume)
         with training_progress(" ".join(["seed", str(self.seed), label]).strip()) as progress:
             return trainer.fit(progress, resume=resume)
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import torch
 
+from ising_attn.lab.distributed import is_follower
+from ising_attn.lab.errors import LostProcessError
 from samplers.errors import InvalidOptionError, IsingAttnError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
@@ -34,6 +36,8 @@ def run_main(main: Callable[[], int | None], *, debug: bool | None = None) -> in
     except KeyboardInterrupt as error:
         if debug:
             raise
+        if is_follower():
+            return EXIT_INTERRUPTED
         return _say(str(error) or "interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output is gone (`… | head`); keep Python from complaining once more at exit.
@@ -42,7 +46,10 @@ def run_main(main: Callable[[], int | None], *, debug: bool | None = None) -> in
     except (IsingAttnError, OSError, MemoryError, torch.OutOfMemoryError) as error:
         if debug:
             raise
-        return _say(_sentence(error), EXIT_USAGE if isinstance(error, InvalidOptionError) else EXIT_FAILED)
+        code = EXIT_USAGE if isinstance(error, InvalidOptionError) else EXIT_FAILED
+        if is_follower() and isinstance(error, InvalidOptionError | LostProcessError):
+            return code  # process 0 says it
+        return _say(_sentence(error), code)
 
 
 def _escape_what_cannot_be_printed() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import filelock
 import torch
 
+from ising_attn.lab.distributed import current_team
 from ising_attn.lab.errors import RunFolderError
 from ising_attn.lab.files import encode_json, is_partial, remove_partial, write_bytes, write_json
 
@@ -231,6 +232,7 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         "cuda": torch.version.cuda,
         "threads": torch.get_num_threads(),
+        "processes": current_team().size,
         "versions": {name: version for name in _RECORDED_PACKAGES if (version := _version(name))},
     }
 

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from ising_attn.lab.config import parse_settings, settings_to_dict
-from ising_attn.lab.device import resolve_device
+from ising_attn.lab.distributed import current_team, joined
 from ising_attn.lab.errors import RunFolderError, TrainingInterrupted
 from ising_attn.lab.experiment import Experiment, ExperimentSettings
 from ising_attn.lab.runs import RunFolder, check_usable
@@ -27,6 +27,8 @@ _FILES = "table.md, summary.json"
 def run_experiment(make: Make[S], settings: S, *, name: str) -> None:
     """Everything an experiment does after its settings are read; the path of the run folder is printed last.
 
+    Under torchrun the processes train together, and the first one does everything else.
+
     Args:
         make: the experiment for the settings of one seed.
         name: of the run folder.
@@ -34,7 +36,24 @@ def run_experiment(make: Make[S], settings: S, *, name: str) -> None:
     Raises:
         RunFolderError: a resumption with other seeds than the run has; nothing was changed.
     """
-    device, seeds = resolve_device(settings.device), settings.all_seeds()
+    with joined(settings.device) as (team, device):
+        team.check_batch(settings.training.batch_size)
+        if team.leads:
+            _lead(make, settings, device, name)
+        elif settings.weights is None and not settings.dry_run:
+            _follow(make, settings, device)
+
+
+def _follow(make: Make[S], settings: S, device: torch.device) -> None:
+    """What the other processes of a team do: train with the first one, seed by seed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the first one says them
+        for seed in settings.all_seeds():
+            make(settings.for_seed(seed), device).train(None, resume=False)
+
+
+def _lead(make: Make[S], settings: S, device: torch.device, name: str) -> None:
+    seeds = settings.all_seeds()
     if settings.out is not None:
         check_usable(settings.out, resume=settings.resume)
     if settings.resume:
@@ -151,6 +170,9 @@ def _announce(console: Console, experiment: Experiment, device: torch.device, no
     console.print(f"{experiment.title}: {experiment.facts()['parameters']} parameters, {device}")
     for remark in (*notes, *experiment.remarks()):
         console.print(f"note: {remark}")
+    size, batch = current_team().size, experiment.settings.training.batch_size
+    if size > 1:
+        console.print(f"{size} processes train together, each on {batch // size} of the {batch} sequences of a step")
     step, evaluation = experiment.seconds_needed()
     if experiment.settings.weights is not None:
         return

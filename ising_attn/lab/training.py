@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import math
 import shlex
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,8 +13,17 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from ising_attn.lab.checkpoints import Checkpoint, check_fits, load_checkpoint, save_checkpoint
+from ising_attn.lab.checkpoints import (
+    Checkpoint,
+    check_fits,
+    checkpoint_bytes,
+    checkpoint_from_bytes,
+    load_checkpoint,
+    save_checkpoint,
+)
+from ising_attn.lab.distributed import Division, current_team
 from ising_attn.lab.errors import CheckpointError, TrainingDivergedError, TrainingInterrupted
+from ising_attn.lab.interruption import interruptible
 from ising_attn.lab.optimisation import TrainingSettings, parameter_groups, set_rates
 from ising_attn.lab.runs import RunFolder
 from ising_attn.lab.stored_samplers import stored_states
@@ -93,9 +101,12 @@ class Trainer:
     numbers: the batch is a function of the step, and torch's generators (dropout) are seeded from (seed, step)
     within each step and put back after it. On the CPU, 20 steps equal 10 steps, a resumption and 10 more, bit for bit.
 
+    On several processes (`distributed.joined`) each trains on its part of every batch, with the same losses and weights
+    as one process up to rounding; dropout alone draws other numbers. Process 0 evaluates, and has the `run`.
+
     Args:
         model: on its device already; the task puts batches there.
-        run: where checkpoints and metrics go; None keeps nothing on disk.
+        run: where checkpoints and metrics go; None keeps nothing on disk, as all processes but the first do.
         label: sub-folder of checkpoints/ and mark of the metric rows, for several fits in one run ("seed-1").
         model_config: what the model was built from; stored, and compared on resumption.
         coupling_parameters: parameters that take `coupling_learning_rate`.
@@ -130,6 +141,10 @@ class Trainer:
         self.step = 0
         self._state = _State(seed=settings.seed)
         self._best_weights: dict[str, Tensor] | None = None
+        self._started, self._interrupted = 0.0, threading.Event()
+        self._team = current_team()
+        self._team.check_batch(settings.batch_size)
+        self._division = None if self._team.size == 1 else Division(model, task, self._team)
 
     def fit(self, progress: ProgressDisplay | None = None, *, resume: bool = False) -> TrainingResult:
         """Train to the end, then load the best weights back into the model.
@@ -143,22 +158,22 @@ class Trainer:
         """
         if resume and self.run is not None:
             self._resume(self.run)
+        self._follow_leader()
         if progress is not None:
             progress.start(self.step, self.settings.steps)
-        state, started = self._state, time.perf_counter() - self._state.seconds
-        with _interruptible() as interrupted:
+        state, self._started = self._state, time.perf_counter() - self._state.seconds
+        with interruptible(once=self._division is None) as self._interrupted:
             while not self._finished():
-                self._train_step(progress)
-                state.seconds = time.perf_counter() - started
+                stop = self._train_step(progress)
                 if self.step % self.settings.eval_every == 0 or self._finished():
                     self._evaluate(progress)
-                    state.seconds = time.perf_counter() - started
                     self._save("last")
                     if state.best_step == self.step:
                         self._save("best")  # after the last one, which holds the same weights if we are killed here
-                elif interrupted.is_set():
+                    stop = stop or (self._division is None and self._interrupted.is_set())
+                elif stop:
                     self._save("last")
-                if interrupted.is_set():
+                if stop:
                     raise TrainingInterrupted(self._how_to_resume())
         if self._best_weights is not None:
             self.model.load_state_dict(self._best_weights)
@@ -171,18 +186,21 @@ class Trainer:
         """The task's numbers over a split; see `evaluate`."""
         return evaluate(self.model, self.task, split, samplers=self.samplers, seed=self.settings.seed)
 
-    def _train_step(self, progress: ProgressDisplay | None) -> None:
+    def _train_step(self, progress: ProgressDisplay | None) -> bool:
+        """One step; whether anyone was asked to stop."""
         for callback in self.callbacks:
             callback(self.step, self.model)
         self.model.train()
         set_rates(self.optimizer, self.settings.rate_factor(self.step))
-        with _seeded(derive_key(self.settings.seed, self.step)):
-            loss, values = self.task.loss(self.model, self.task.batch(self.step))
+        # Dropout differs between the rows of a batch, so also between the parts of it.
+        own = (self._team.rank,) if self._team.rank else ()
+        with _seeded(derive_key(self.settings.seed, self.step, *own)):
+            loss, values = self._loss(self.task.batch(self.step))
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         norm = nn.utils.clip_grad_norm_(parameters, self.settings.clip or math.inf)
-        row = {"loss": loss.item(), **values}
+        row, stop = self._agreed({"loss": loss.item(), **values})
         if not (math.isfinite(row["loss"]) and math.isfinite(norm.item())):
             raise TrainingDivergedError(self._how_it_diverged(row["loss"], norm.item()))
         self.optimizer.step()
@@ -190,9 +208,24 @@ class Trainer:
         self._state.add(row)
         if progress is not None:
             progress.advance(self.step, row)
+        return stop
+
+    def _loss(self, batch: Any) -> tuple[Tensor, dict[str, float]]:
+        """The loss of a batch, or this process's part of it."""
+        return self.task.loss(self.model, batch) if self._division is None else self._division.loss(batch)
+
+    def _agreed(self, row: dict[str, float]) -> tuple[dict[str, float], bool]:
+        """What all processes go by: the numbers of the whole batch, whether to stop, and the time so far."""
+        stop, seconds = self._interrupted.is_set(), time.perf_counter() - self._started
+        if self._division is not None:
+            row, stop, seconds = self._division.agreed(row, stop, seconds)
+        self._state.seconds = seconds
+        return row, stop
 
     def _evaluate(self, progress: ProgressDisplay | None) -> None:
-        state, metrics = self._state, self.evaluate("validation")
+        state, metrics = self._state, self.evaluate("validation") if self._team.leads else {}
+        found = self._team.shared([metrics, time.perf_counter() - self._started])
+        metrics, state.seconds = found
         if self.settings.monitor not in metrics:
             reported = ", ".join(sorted(metrics))
             raise InvalidOptionError(f"--monitor is {self.settings.monitor!r}; this task reports {reported}")
@@ -225,9 +258,11 @@ class Trainer:
         return run.checkpoints / self.label / f"{which}.safetensors"
 
     def _save(self, which: Literal["best", "last"]) -> None:
-        if self.run is None:
-            return
-        checkpoint = Checkpoint(
+        if self.run is not None:
+            save_checkpoint(self._path(self.run, which), self._checkpoint(which))
+
+    def _checkpoint(self, which: Literal["best", "last"]) -> Checkpoint:
+        return Checkpoint(
             model=self.model.state_dict(),
             model_config=self.model_config,
             step=self.step,
@@ -235,7 +270,6 @@ class Trainer:
             samplers=stored_states(self.model, self.samplers),
             progress=dataclasses.asdict(self._state),
         )
-        save_checkpoint(self._path(self.run, which), checkpoint)
 
     def _resume(self, run: RunFolder) -> None:
         """Take up the last checkpoint, checked whole before anything of this trainer is changed."""
@@ -246,15 +280,29 @@ class Trainer:
             self._check_resumable(last, source)
             state = _State(**last.progress | {"seed": self.settings.seed})
             best = None if state.best is None else self._best_of(run, last, state)
-            self.model.load_state_dict(last.model)
-            self._load_optimizer(last.optimizer)
-            for sampler, saved in zip(self.samplers, last.samplers, strict=True):
-                sampler.load_state_dict(saved["state"])
-            self.step, self._state, self._best_weights = last.step, state, best
+            self._take(last, state, best)
             if best is last.model:
                 self._save("best")
         run.keep_metrics(lambda row: row.get("label", "") != self.label or row["step"] <= self.step)
         run.write_config()
+
+    def _take(self, last: Checkpoint, state: _State, best: dict[str, Tensor] | None) -> None:
+        self.model.load_state_dict(last.model)
+        self._load_optimizer(last.optimizer)
+        for sampler, saved in zip(self.samplers, last.samplers, strict=True):
+            sampler.load_state_dict(saved["state"])
+        self.step, self._state, self._best_weights = last.step, state, best
+
+    def _follow_leader(self) -> None:
+        """All processes start where process 0 does, which alone sees the run folder."""
+        if self._division is None:
+            return
+        content = self._team.shared(checkpoint_bytes(self._checkpoint("last")) if self._team.leads else b"")
+        best = Checkpoint(model=self._best_weights or {})
+        weights = self._team.shared(checkpoint_bytes(best) if self._team.leads else b"")
+        if not self._team.leads:
+            last, kept = (checkpoint_from_bytes(part, "what process 0 sent") for part in (content, weights))
+            self._take(last, _State(**last.progress), kept.model or None)
 
     def _best_of(self, run: RunFolder, last: Checkpoint, state: _State) -> dict[str, Tensor]:
         """The best weights, which must be those that the last checkpoint speaks of."""
@@ -340,23 +388,3 @@ def _seeded(key: int) -> Iterator[None]:
         if cuda:
             torch.cuda.manual_seed_all(key)
         yield
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets; the second one interrupts at once. Outside the main thread, never set."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def request(*_: object) -> None:
-        event.set()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, request)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)

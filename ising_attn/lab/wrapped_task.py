@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ising_attn.lab.distributed import num_rows
 from ising_attn.lab.training import Task
 from ising_attn.routers import recorded_routing
 
@@ -19,6 +20,10 @@ class WrappedTask(abc.ABC):
 
     def batch(self, step: int) -> Any:
         return self.task.batch(step)
+
+    def targets(self, batch: Any) -> int:
+        """What the loss of the task is a mean over; see `distributed.Division`."""
+        return getattr(self.task, "targets", num_rows)(batch)
 
     @abc.abstractmethod
     def loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, float]]: ...

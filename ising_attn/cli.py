@@ -15,6 +15,7 @@ COMMANDS = {
     "report": ("ising_attn.lab.run_page", "One page, HTML or Markdown, from run folders alone."),
     "doctor": ("ising_attn.lab.doctor", "What is installed, which devices there are, and what is missing."),
     "samplers": ("ising_attn.lab.sampler_list", "Every sampler, what it can do, and its options."),
+    "completion": ("ising_attn.lab.completion", "Completion of commands and flags for bash, zsh or fish."),
 }
 """Modules with a `main(arguments)`, imported when they are called, and what they do."""
 

@@ -109,7 +109,7 @@ class _Reader:
             extra = [("chosen_options", name, dataclasses.field(default_factory=options))]
         self.wrapped = dataclasses.make_dataclass(kind.__name__, extra, bases=(kind,), frozen=True, kw_only=True)
         self.wrapped.__doc__ = kind.__doc__
-        self.flags = _flags(self.wrapped)
+        self.flags = flags_of(self.wrapped)
         self.value = self.wrapped()
 
     def read(self, tokens: Sequence[str], source: Path | None = None) -> None:
@@ -339,13 +339,13 @@ def _readable(annotation: Any) -> Any:
     return None
 
 
-def _flags(kind: Any, prefix: str = "") -> dict[str, Any]:
+def flags_of(kind: Any, prefix: str = "") -> dict[str, Any]:
     """Every flag of a dataclass, nested ones too, with its annotation; `--no-x` beside a boolean `--x`."""
     found: dict[str, Any] = {"--help": bool}
     for field in dataclasses.fields(kind):
         name = "sampler" if field.name == "chosen_options" else field.name.replace("_", "-")
         if nested := _nested(field.type):
-            found |= _flags(nested, prefix if _is_flat(field.type) else f"{prefix}{name}.")
+            found |= flags_of(nested, prefix if _is_flat(field.type) else f"{prefix}{name}.")
         elif not _is_hidden(field.type):
             annotation = typing.get_args(field.type)[0] if hasattr(field.type, "__metadata__") else field.type
             found[f"--{prefix}{name}"] = annotation

@@ -29,7 +29,7 @@ class Capabilities:
     Args:
         exact: magnetizations are those of the Boltzmann law up to rounding.
         boltzmann: draws converge to the Boltzmann law at β (a quantum anneal's do not).
-        gradient: how `magnetization` is differentiated (DESIGN: gradients are declared).
+        gradient: how `magnetization` is differentiated; backends declare it, nothing is assumed.
         can_sample, can_ground_state, can_log_partition: which methods work. A ground state is exact only
             where `exact` is true; otherwise it is the best state that was found.
         max_spins: the largest number of spins of one problem, None where only time limits it.

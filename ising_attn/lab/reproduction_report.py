@@ -156,7 +156,7 @@ def baselines(row: Row) -> list[str]:
     if variant == "h, bias":
         found.append("h")
     if ", steady" in variant:
-        return [*found, f"{SOFTMAX}, bias", *(["h, steady"] if variant == "h+J, steady" else [])]
+        return [*found, f"{SOFTMAX}, faster", f"{SOFTMAX}, bias", *(["h, steady"] if variant == "h+J, steady" else [])]
     if variant.startswith("h+J") and variant != "h+J+K":
         found.append("h, scalar bias" if "scalar" in variant else "h, bias" if ", bias" in variant else "h")
         found += ["h+J"] if variant != "h+J" else []

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 EXTRAS ?= aer,plots,dev
 ARGS ?=
 
-.PHONY: help setup brackets reproduce test test-slow lint bench clean
+.PHONY: help setup brackets reproduce test test-slow lint bench docs tutorials clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,5 +43,16 @@ lint: setup  ## style, types and the layer contract
 bench: setup  ## speed against peers, as ratios
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
+# With what builds the pages, once, and again whenever pyproject.toml is newer.
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
+
+docs: $(VENV)/.installed-docs  ## the documentation site, into site/: open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+tutorials: $(VENV)/.installed-docs  ## run the notebooks of docs/tutorials again and keep their outputs
+	OMP_NUM_THREADS=1 $(BIN)/python docs/tutorials/execute.py
+
 clean:  ## remove what was built (runs/ and results/ stay)
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -3,11 +3,14 @@
 Modules that hold kernels are imported where they are first used, so that `import samplers` stays fast.
 """
 
+import hashlib
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -26,15 +29,31 @@ def kernel(function: Callable | None = None, *, fastmath: bool = True, inline: b
 
     def compiled(f: Callable) -> Any:
         # Type checkers wrap functions at import; numba needs the function itself.
+        own = inspect.unwrap(f)
+        # numba names its files on disk after the function, and takes them for fresh while the function's own file is.
+        own.__qualname__ += f"-{_sources(own.__module__.partition('.')[0])}"
         return numba.njit(
             cache=True,
             nogil=True,
             error_model="numpy",
             fastmath=_FAST_MATH if fastmath else False,
             inline="always" if inline else "never",
-        )(inspect.unwrap(f))
+        )(own)
 
     return compiled if function is None else compiled(function)
+
+
+@cache
+def _sources(package: str) -> str:
+    """A word that changes with every file that holds kernels, of ours or of `package`: they may call one another."""
+    digest = hashlib.sha256()
+    for name in sorted({"samplers", package}):
+        for folder in getattr(sys.modules.get(name), "__path__", ()):
+            for file in sorted(Path(folder).rglob("*.py")):
+                content = file.read_bytes()
+                if b"samplers.kernels import" in content or file == Path(__file__):
+                    digest.update(content)
+    return digest.hexdigest()[:12]
 
 
 def in_threads(function: Callable[[int, int], object], count: int, *, smallest: int = 1) -> None:

@@ -13,6 +13,8 @@ NAMES = [entry.name for entry in _BUILT_IN]
 
 # Nothing here is too cheap: the properties hold for one sweep as they do for a thousand.
 _OPTIONS: dict[str, dict[str, Any]] = {
+    # Couplings that are all 0 and want gradients need a width.
+    "band": {"width": 6},
     "mean-field": {"max_iterations": 200},
     "tap": {"max_iterations": 200},
     "bethe": {"max_iterations": 200},

@@ -303,3 +303,12 @@ def test_a_call_in_inference_mode_leaves_training_alone():
     again = sampler.magnetization(problem)
     again.sum().backward()
     assert torch.equal(m, again) and problem.couplings.grad is not None
+
+
+def test_one_spin_needs_no_width():
+    """A sequence of one token has couplings of shape (1, 1): 0, and trained like any others."""
+    couplings = torch.zeros(1, 1, requires_grad=True)
+    m = get_sampler("band").magnetization(IsingProblem(torch.ones(3, 1), couplings))
+    assert torch.allclose(m, torch.tanh(torch.ones(3, 1)))
+    m.sum().backward()
+    assert couplings.grad is not None and not couplings.grad.any()

@@ -3,12 +3,14 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from samplers import IsingProblem, NotSupportedError, ProblemTooLargeError, get_sampler
 from samplers.enumeration import ground_states, log_probabilities, moments
 from samplers.exact import ExactSampler, sums
+from samplers.exact.pair_weights import pair_weights
 from samplers.states import index_of_spins, spin_table
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -425,3 +427,20 @@ def test_half_precision_and_empty_batches():
     torch.testing.assert_close(m.double(), moments(half.to(torch.float64))[0], atol=1e-2, rtol=0)
     empty = IsingProblem(torch.zeros(0, 5), torch.zeros(5, 5))
     assert get_sampler("exact").magnetization(empty).shape == (0, 5)
+
+
+@pytest.mark.parametrize(("n", "scale"), [(7, 24.2), (12, 5.45)])
+def test_frustrated_couplings_that_leave_single_precision_have_finite_gradients(n, scale):
+    """The bound that W is divided by lies so far above its largest entry that ΣW has no inverse in float32."""
+    h, j = torch.zeros(2, n, requires_grad=True), (scale * (torch.eye(n) - 1)).requires_grad_()
+    weights = np.empty(1 << n, np.float32)
+    pair_weights(j.detach().numpy(), 1.0, n, weights)
+    assert not weights.any()
+    problem = IsingProblem(h, j)
+    other, slopes = twin(problem), torch.linspace(-1, 1, n)
+    m = get_sampler("exact").magnetization(problem)
+    assert torch.allclose(m.double(), moments(other)[0], atol=1e-5)
+    (m * slopes).sum().backward()
+    (moments(other)[0] * slopes).sum().backward()
+    for ours, exact in zip(leaves(problem), leaves(other), strict=True):
+        assert torch.allclose(ours.grad.double(), exact.grad, atol=1e-4)

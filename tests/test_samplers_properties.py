@@ -160,7 +160,8 @@ def check_moments(name: str, drawn: Drawn) -> None:
             return  # 6e4 is its largest number, and log Z may pass that
         assert bool(log_z.isfinite().all())
         if problem.allowed is not None:
-            assert bool((log_z[~problem.allowed.expand_as(problem.fields).any(-1)] == 0).all())
+            empty = log_z[~problem.allowed.expand_as(problem.fields).any(-1)]
+            assert bool((empty.abs() <= 64 * torch.finfo(empty.dtype).eps * (1 + drawn.largest)).all())
 
 
 CHECKS: list[Callable[[str, Drawn], None]] = [

@@ -99,6 +99,8 @@ def width_of(problem: IsingProblem, width: int | None) -> int:
     if not problem.has_couplings:
         return 0
     n = problem.num_spins
+    if n == 1:
+        return 0
     if width is not None and not bool(problem.couplings.triu(width + 1).any()):
         return min(width, n - 1)
     reach, value = _reach(problem.couplings.detach())

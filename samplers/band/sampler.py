@@ -11,6 +11,7 @@ from samplers.compiled import has_kernels
 from samplers.options import option
 from samplers.problem import GroupedProblem, IsingProblem
 from samplers.samples import Samples
+from samplers.supports import graph_of
 
 # Fields of all problems that correlations solve at once.
 _MOST_FIELDS = 2**22
@@ -60,7 +61,7 @@ class BandSampler(Sampler):
     def _magnetization(self, problem: IsingProblem, key: int) -> Tensor:
         width = width_of(problem, self.width)
         if width == 0:
-            return torch.tanh(problem.beta * problem.fields)
+            return torch.tanh(problem.beta * problem.fields) + graph_of(problem)
         grouped = problem.grouped()
         return grouped.restore(_sums(grouped.problem, width, log_z=False))
 
@@ -69,7 +70,8 @@ class BandSampler(Sampler):
         if width == 0:
             x = problem.beta * problem.fields.abs()
             each = torch.nn.functional.softplus(-2 * x) + x
-            return (each if problem.allowed is None else torch.where(problem.allowed, each, 0.0)).sum(-1)
+            allowed = torch.ones_like(each, dtype=torch.bool) if problem.allowed is None else problem.allowed
+            return torch.where(allowed, each, 0.0).sum(-1) + graph_of(problem)
         grouped = problem.grouped()
         return grouped.restore(_sums(grouped.problem, width, log_z=True))
 

@@ -13,11 +13,16 @@ from samplers.kernels import kernel
 
 # ΣW below which W is built once more, scaled up: so far its largest entry may lie below the bound it was scaled by.
 _FAINT = 1e-6
+# Smallest ΣW, by the bytes of a number, whose inverse is one: the normal numbers' end.
+_LEAST_SINGLE, _LEAST_DOUBLE = 1.2e-38, 2.3e-308
 
 
 @kernel
 def pair_weights(j, beta, size, weights):
-    """W of the first `size` spins into `weights` (2^size, row by row); returns the log of what it was divided by."""
+    """W of the first `size` spins into `weights` (2^size, row by row); returns the log of what it was divided by.
+
+    A W that cannot be scaled up, since nearly all of it underflowed, is left 0: every query of it counts as lost.
+    """
     low = size // 2
     high = size - low
     rows, cols = 1 << high, 1 << low
@@ -46,7 +51,9 @@ def pair_weights(j, beta, size, weights):
     exponentials(energies, row_factors, work)
     exponentials(own, col_factors, work)
     total = _multiply_out(row_factors, col_factors, pulls, factors, low, weights)
-    if total > 0 and total < _FAINT:
+    if total < (_LEAST_SINGLE if weights.itemsize == 4 else _LEAST_DOUBLE):
+        weights[:] = 0
+    elif total < _FAINT:
         row_factors /= total
         _multiply_out(row_factors, col_factors, pulls, factors, low, weights)
         return row_peak + col_peak + np.log(total)

@@ -19,6 +19,8 @@ _OF_A_LOCAL_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Ray announces a change of its future defaults.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Ray would give way to everything else on the machine, down to a standstill on a busy one.
+    "RAY_worker_niceness": "0",
     # A busy machine takes longer to start than Ray waits for its parts.
     "RAY_agent_register_timeout_ms": "180000",
 }

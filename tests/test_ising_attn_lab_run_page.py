@@ -8,9 +8,16 @@ import pytest
 
 from ising_attn import cli
 from ising_attn.lab.errors import RunFolderError
-from ising_attn.lab.run_page import RunOnPage, html_page, markdown_page
+from ising_attn.lab.run_page import RunOnPage, comparison, markdown_page
+from ising_attn.lab.run_page_html import html_page
 
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
+
+def png(width: int) -> bytes:
+    """What the head of a picture of that width looks like."""
+    return b"\x89PNG\r\n\x1a\n" + bytes(4) + b"IHDR" + width.to_bytes(4, "big") + bytes(20)
+
+
+PNG = png(810)
 
 
 def folder(path: Path, accuracy: float, **more) -> Path:
@@ -49,13 +56,56 @@ def test_the_markdown_page_links_plots_relative_to_itself(tmp_path):
     assert "### A title" in page and "Comparison" not in page
 
 
-def test_the_plots_of_the_first_seed_stand_for_all(tmp_path):
-    path = tmp_path / "many"
-    for seed in (0, 1):
-        folder(path / f"seed-{seed}", 0.5)
-    (path / "summary.json").write_text("{}")
+def several(path: Path, count: int = 11) -> Path:
+    """A run of several seeds, with a plot that is no learning curve for each."""
+    for seed in range(count):
+        own = folder(path / f"seed-{seed}", 0.5) / "plots"
+        (own / "couplings_layer_1.png").write_bytes(PNG)
+        (own / "another.png").write_bytes(png(1600))
+    each = {str(seed): {"quick": seed == 0, "notes": ["few shots"]} for seed in range(count)}
+    (path / "summary.json").write_text(json.dumps({"test_accuracy": 0.5, "test_accuracy_std": 0.125, "seeds": each}))
     (path / "table.md").write_text("### T\n")
-    assert [plot.parent.parent.name for plot in RunOnPage.read(path).plots] == ["seed-0"]
+    return path
+
+
+def test_every_seed_is_shown_in_order_the_first_one_in_full(tmp_path):
+    run = RunOnPage.read(several(tmp_path / "many"))
+    assert [one.name for one in run.seeds] == [f"seed-{k}" for k in range(11)]
+    assert [plot.stem for plot in run.seeds[0].plots] == ["learning_curve", "couplings_layer_1", "another"]
+    page = html_page([run], "T")
+    assert page.count("data:image/png") == 3 + 10  # of the others, learning curves
+    places = [
+        page.index(text) for text in ("<h3>seed 0", "Learned couplings J, layer 1", "Tables of seed 0", "Seed 1<")
+    ]
+    assert places == sorted(places) and page.count("<details>") == 12
+    assert page.count("### ") == 0 and page.count("A title") == 11
+    assert page.count("Note: ") == 2 and "numbers mean nothing" in page and "few shots" in page
+    markdown = markdown_page([run], "T", tmp_path)
+    assert "many/seed-10/plots/another.png" in markdown and "Note: few shots" in markdown
+
+
+def test_numbers_are_named_and_rounded_alike(tmp_path):
+    one = RunOnPage.read(folder(tmp_path / "one", 0.5, marginal_mae=0.0071612, train_seconds=3.4567))
+    seeds = {"0": {"parameters": 9568}, "1": {"parameters": 9568}}
+    many = RunOnPage.read(folder(tmp_path / "two", 0.5, marginal_mae=0.007, marginal_mae_std=0.00112, seeds=seeds))
+    table = comparison([one, many])
+    assert list(table.columns) == [
+        "run",
+        "seeds",
+        "test accuracy",
+        "mean |Δ⟨s⟩| to exact",
+        "parameters",
+        "training time, s",
+    ]
+    assert [row[3] for row in table.shown()] == ["0.0072", "0.0070 ± 0.0011"]
+    assert [row[4:] for row in table.shown()] == [["–", "3"], ["9,568", "–"]]
+
+
+def test_pictures_have_the_size_of_the_text_and_broad_ones_scroll(tmp_path):
+    page = html_page([RunOnPage.read(several(tmp_path / "many", 1))], "T")
+    assert (
+        page.count('width="518"') == 2 and page.count('width="1024"') == 1 and page.count('<figure class="broad">') == 1
+    )
 
 
 @pytest.mark.parametrize("suffix", ["html", "md"])

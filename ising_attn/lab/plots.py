@@ -4,6 +4,7 @@ Every function takes plain arrays and writes one PNG; matplotlib is imported whe
 and so without global state.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _BLUE, _ORANGE, _GREY = "#1f5fa8", "#d9622b", "#8a8a8a"
 _MOST_TICK_LABELS = 32
+DOTS_PER_INCH = 150
 
 
 def save_learning_curve(
@@ -186,7 +188,11 @@ def new_figure(width: float, height: float) -> "Figure":
 
 def save_figure(figure: "Figure", path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    if lines := figure.get_suptitle().splitlines():
+        # At its size a title has about 13 letters to an inch; what is longer would be cut off.
+        width = int(13 * figure.get_figwidth())
+        figure.suptitle("\n".join(part for line in lines for part in textwrap.wrap(line, width) or [""]))
+    figure.savefig(path, dpi=DOTS_PER_INCH)
 
 
 def _diverging() -> Any:

@@ -1,12 +1,11 @@
 """`ising-attn report RUN…`: one page from run folders alone, as HTML that holds everything, or as Markdown.
 
 Of each run: its numbers, its tables, its plots, its settings and what it depended on. Runs of several seeds show their
-mean ± standard deviation; several runs are first compared in one table. Nothing is run, and nothing is fetched.
+mean ± standard deviation, and each seed's own results; several runs are first compared in one table. Nothing is run,
+and nothing is fetched.
 """
 
-import base64
 import dataclasses
-import html
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -49,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if settings.out.suffix not in (".html", ".md"):
         raise InvalidOptionError(f"--out is {settings.out}; its name must end in .html or .md")
     if settings.out.suffix == ".html":
+        from ising_attn.lab.run_page_html import html_page
+
         page = html_page(runs, settings.title)
     else:
         page = markdown_page(runs, settings.title, settings.out.parent)
@@ -57,7 +58,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-_SHOWN = ("test_accuracy", "test_perplexity", "test_perplexity_soft", "test_perplexity_hard", "marginal_mae")
+_QUICK = "a --quick run: it shows that everything works, and its numbers mean nothing"
+# Key of summary.json, its name for a reader, its format.
+_SHOWN = (
+    ("test_accuracy", "test accuracy", ".2%"),
+    ("test_accuracy_exact", "accuracy through exact", ".2%"),
+    ("test_perplexity", "test perplexity", ".3f"),
+    ("test_perplexity_soft", "test perplexity, soft", ".3f"),
+    ("test_perplexity_hard", "test perplexity, hard", ".3f"),
+    ("marginal_mae", "mean |Δ⟨s⟩| to exact", ".4f"),
+    ("parameters", "parameters", ",.0f"),
+    ("train_seconds", "training time, s", ",.0f"),
+)
+# In this order; others follow by name.
+_CAPTIONS = {
+    "learning_curve": "Learning curve",
+    "marginals": "Spin marginals ⟨s⟩, the sampler’s over the exact ones",
+    "attention_example": "Attention weights of one test sequence, with its tokens",
+    "couplings": "Learned couplings J",
+    "couplings_by_distance": "Learned couplings J by distance",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """Tables and plots of one folder.
+
+    Args:
+        name: of the folder.
+        tables: the text of table.md.
+        plots: pictures, the learning curve first.
+    """
+
+    name: str
+    tables: str
+    plots: tuple[Path, ...]
+
+    @classmethod
+    def read(cls, folder: Path, run: Path) -> "Results":
+        """Those in `folder`, which is `run` or lies in it."""
+        table = folder / "table.md"
+        tables = table.read_text(encoding="utf-8", errors="replace") if table.is_file() else ""
+        plots = [one for one in (folder / "plots").glob("*.png") if _is_own_picture(one, run)]
+        return cls(folder.resolve().name, tables, tuple(sorted(plots, key=_order)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,20 +108,18 @@ class RunOnPage:
     """What a run folder holds.
 
     Args:
-        name: of the folder.
         path: the folder.
         summary, environment, config: its JSON files; {} where one is absent.
-        tables: the text of table.md.
-        plots: pictures, in the order of their names.
+        whole: of the run; where there are several seeds, of all of them.
+        seeds: of each seed, where there are several.
     """
 
-    name: str
     path: Path
     summary: Mapping[str, Any]
     environment: Mapping[str, Any]
     config: Mapping[str, Any]
-    tables: str
-    plots: tuple[Path, ...]
+    whole: Results
+    seeds: tuple[Results, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> "RunOnPage":
@@ -94,33 +135,73 @@ class RunOnPage:
         for name, values in found.items():
             if not isinstance(values, Mapping):
                 raise RunFolderError(f"{files[name]} holds no settings or results: it must be a JSON object")
-        table = path / "table.md"
-        tables = table.read_text(encoding="utf-8", errors="replace") if table.is_file() else ""
-        # Of several seeds, the plots of the first one stand for all.
-        pictures = sorted((path / "plots").glob("*.png")) or sorted(path.glob("seed-*/plots/*.png"))
-        if not tables and not found["summary"]:
+        whole = Results.read(path, path)
+        if not whole.tables and not found["summary"]:
             raise RunFolderError(f"{path} holds neither summary.json nor table.md: no finished run is there")
-        first = [one for one in pictures if one.parent == pictures[0].parent and _is_own_picture(one, path)]
-        return cls(path.resolve().name, path, tables=tables, plots=tuple(first), **found)
+        seeds = [Results.read(folder, path) for folder in sorted(path.glob("seed-*"), key=_number)]
+        return cls(path, whole=whole, seeds=tuple(one for one in seeds if one.tables or one.plots), **found)
 
-    def shown(self, key: str) -> str:
-        """A number of the summary, with its spread over seeds; "" where it is absent."""
+    @property
+    def name(self) -> str:
+        return self.whole.name
+
+    @property
+    def count(self) -> int:
+        """Seeds of the run."""
+        seeds = self.summary.get("seeds")
+        return len(seeds) if isinstance(seeds, Mapping) else 1
+
+    def shown(self, key: str, pattern: str) -> str | float | None:
+        """A number of the summary, with its spread over seeds where it has one; one that all seeds share is theirs."""
         value, std = self.summary.get(key), self.summary.get(f"{key}_std")
+        if value is None:
+            each = [one.get(key) for one in self._seed_summaries()]
+            value = each[0] if each and each.count(each[0]) == len(each) else None
         if not _is_number(value):
-            return ""
-        pattern = ".2%" if "accuracy" in key else ".4g"
-        return format(value, pattern) + (f" ± {format(std, pattern)}" if _is_number(std) else "")
+            return None
+        return f"{value:{pattern}} ± {std:{pattern}}" if _is_number(std) else value
+
+    def _seed_summaries(self) -> list[Mapping[str, Any]]:
+        seeds = self.summary.get("seeds")
+        return [one for one in seeds.values() if isinstance(one, Mapping)] if isinstance(seeds, Mapping) else []
 
     @property
     def command(self) -> str:
         return str(self.environment.get("command", ""))
+
+    def notes(self) -> list[str]:
+        """What a reader of its numbers must know."""
+        each = [self.summary, *self._seed_summaries()]
+        lists = [found for one in each if isinstance(found := one.get("notes"), list)]
+        said = [_QUICK] if any(one.get("quick") is True for one in each) else []
+        return list(dict.fromkeys([*said, *(str(note) for notes in lists for note in notes)]))
 
     def facts(self) -> list[tuple[str, str]]:
         """What it depended on."""
         found = [(key, self.environment.get(key)) for key in ("commit", "started", "python", "platform", "device_name")]
         versions = self.environment.get("versions")
         listed = ", ".join(f"{k} {v}" for k, v in versions.items()) if isinstance(versions, Mapping) else ""
-        return [(key, str(value)) for key, value in (*found, ("versions", listed)) if value]
+        return [(key.replace("_", " "), str(value)) for key, value in (*found, ("versions", listed)) if value]
+
+
+def caption(plot: Path) -> str:
+    """What a plot shows, by the name of its file."""
+    name, layer, number = plot.stem.partition("_layer_")
+    number, rest, more = number.partition("_")
+    known = _CAPTIONS.get(name + rest + more)
+    if known is None:
+        return plot.stem.replace("_", " ").replace("-", " ").capitalize()
+    return f"{known}, layer {number}" if layer else known
+
+
+def _order(plot: Path) -> tuple[int, str]:
+    first = re.sub(r"_layer_\d+", "", plot.stem)
+    return (list(_CAPTIONS).index(first) if first in _CAPTIONS else len(_CAPTIONS), plot.name)
+
+
+def _number(folder: Path) -> tuple[int, str]:
+    digits = folder.name.rpartition("-")[2]
+    return (int(digits) if digits.isdecimal() else 0, folder.name)
 
 
 def _is_number(value: Any) -> bool:
@@ -129,12 +210,11 @@ def _is_number(value: Any) -> bool:
 
 def comparison(runs: Sequence[RunOnPage]) -> Table:
     """The numbers that the runs have, one line each."""
-    keys = [key for key in _SHOWN if any(run.shown(key) for run in runs)]
-    table = Table("Comparison", ["run", "seeds", *(key.replace("_", " ") for key in keys)])
+    shown = [one for one in _SHOWN if any(run.shown(one[0], one[2]) is not None for run in runs)]
+    table = Table("Comparison", ["run", "seeds", *(name for _, name, _ in shown)], {name: p for _, name, p in shown})
     for run in runs:
-        seeds = run.summary.get("seeds")
-        count = len(seeds) if isinstance(seeds, Mapping) else 1
-        table.add(" ".join(re.sub(r"[#<>`]", "", run.name).split()), count, *(run.shown(key) or None for key in keys))
+        name = " ".join(re.sub(r"[#<>`]", "", run.name).split())
+        table.add(name, run.count, *(run.shown(key, pattern) for key, _, pattern in shown))
     table.caption = "Mean ± sample standard deviation where a run has several seeds."
     return table
 
@@ -148,44 +228,16 @@ def markdown_page(runs: Sequence[RunOnPage], title: str, folder: Path) -> str:
         parts.append(f"## {run.name}\n")
         if run.command:
             parts.append(f"    {run.command}\n")
-        parts += [run.tables, *(f"![{_caption(plot)}]({_relative(plot, folder)})\n" for plot in run.plots)]
+        parts += [f"Note: {note}\n" for note in run.notes()]
+        parts += [run.whole.tables, *_links(run.whole.plots, folder)]
+        for one in run.seeds:
+            parts += [f"### {one.name}\n", *_links(one.plots, folder)]
         parts.append("\n".join(f"- {key}: {value}" for key, value in run.facts()) + "\n")
     return "\n".join(parts)
 
 
-def html_page(runs: Sequence[RunOnPage], title: str) -> str:
-    """The page as one HTML file: styles and pictures are in it."""
-    body = [f"<h1>{html.escape(title)}</h1>"]
-    if len(runs) > 1:
-        body.append(_html_of(comparison(runs).markdown()))
-        links = "".join(f'<li><a href="#run-{k}">{html.escape(run.name)}</a></li>' for k, run in enumerate(runs))
-        body.append(f"<nav><ul>{links}</ul></nav>")
-    for number, run in enumerate(runs):
-        body.append(f'<section id="run-{number}"><h2>{html.escape(run.name)}</h2>')
-        if run.command:
-            body.append(f"<pre>{html.escape(run.command)}</pre>")
-        body.append(_html_of(run.tables))
-        body += [_figure(plot) for plot in run.plots]
-        facts = "".join(f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in run.facts())
-        settings = html.escape(_settings(run.config))
-        body.append(
-            f"<details><summary>Settings and environment</summary><dl>{facts}</dl><pre>{settings}</pre></details>"
-        )
-        body.append("</section>")
-    return _PAGE.format(title=html.escape(title), style=_STYLE, body="\n".join(body))
-
-
-def _html_of(markdown: str) -> str:
-    """Tables and headings of our own Markdown; anything that is HTML in it is shown, not interpreted."""
-    from markdown_it import MarkdownIt
-
-    made = (
-        MarkdownIt("commonmark", {"html": False})
-        .enable("table")
-        .disable(["image", "link", "autolink"])
-        .render(markdown)
-    )
-    return re.sub(r"(<table>.*?</table>)", r'<div class="wide">\1</div>', made, flags=re.DOTALL)
+def _links(plots: Sequence[Path], folder: Path) -> list[str]:
+    return [f"![{caption(plot)}]({_relative(plot, folder)})\n" for plot in plots]
 
 
 def _is_own_picture(plot: Path, run: Path) -> bool:
@@ -199,56 +251,8 @@ def _is_own_picture(plot: Path, run: Path) -> bool:
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def _figure(plot: Path) -> str:
-    data, caption = base64.b64encode(plot.read_bytes()).decode("ascii"), html.escape(_caption(plot))
-    return (
-        f'<figure><img alt="{caption}" src="data:image/png;base64,{data}"><figcaption>{caption}</figcaption></figure>'
-    )
-
-
-def _caption(plot: Path) -> str:
-    return plot.stem.replace("_", " ").replace("-", " ").capitalize()
-
-
 def _relative(plot: Path, folder: Path) -> str:
     try:
         return plot.resolve().relative_to(folder.resolve()).as_posix()
     except ValueError:
         return plot.resolve().as_posix()
-
-
-def _settings(values: Mapping[str, Any], prefix: str = "") -> str:
-    lines = []
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        lines.append(_settings(value, f"{name}.") if isinstance(value, Mapping) and value else f"{name} = {value}")
-    return "\n".join(lines)
-
-
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8881; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.3rem; margin-top: 2.5rem; border-bottom: 1px solid var(--line); }
-h3 { font-size: 1rem; margin: 1.5rem 0 .5rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
-pre { overflow-x: auto; background: var(--soft); padding: .7rem; border-radius: 6px; font-size: .8rem; }
-figure { margin: 1.5rem 0; } figcaption { font-size: .85rem; opacity: .75; }
-img { max-width: 100%; height: auto; background: white; border-radius: 6px; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; font-size: .85rem; }
-dd { margin: 0; overflow-wrap: anywhere; }
-"""
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""

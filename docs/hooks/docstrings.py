@@ -1,6 +1,7 @@
 """Docstrings as the reference shows them: plain text, as in help(), with what Markdown would misread mended."""
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import griffe
@@ -15,11 +16,21 @@ _CODE_SPAN = re.compile(r"(`[^`]*`)")
 class Readable(griffe.Extension):
     """Escapes stars, sets examples as code, and shows the options of samplers with their help and default."""
 
+    _mark: Sequence[griffe.Decorator] = ()
+
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
             obj.docstring.value = readable(obj.docstring.value)
 
-    def on_attribute(self, *, attr: griffe.Attribute, **_: Any) -> None:
+    def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Leave out attributes without a docstring: the signature and docstring of the class say what they are."""
+        if any("Enum" in str(base) for base in cls.bases):
+            return
+        for name, member in list(cls.members.items()):
+            if isinstance(member, griffe.Attribute) and member.docstring is None and "property" not in member.labels:
+                cls.del_member(name)
+
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
         call = attr.value
         if not isinstance(call, griffe.ExprCall) or str(call.function) != "option":
             return
@@ -27,6 +38,24 @@ class Readable(griffe.Extension):
         attr.value = given.get("default")
         if attr.docstring is None and "help" in given:
             attr.docstring = griffe.Docstring(option_text(given), parent=attr)
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Mark the subclasses of `Sampler` as the keyword-only dataclasses that it makes of them."""
+        if pkg.name == "samplers" and isinstance(sampler := pkg["base.Sampler"], griffe.Class):
+            self._mark = sampler.decorators
+        for module in _modules(pkg):
+            for member in module.members.values():
+                if not isinstance(member, griffe.Class) or member.decorators:
+                    continue
+                if any(str(base).endswith("Sampler") for base in member.bases):
+                    member.decorators += self._mark
+
+
+def _modules(module: griffe.Module) -> Iterator[griffe.Module]:
+    yield module
+    for member in module.members.values():
+        if isinstance(member, griffe.Module):
+            yield from _modules(member)
 
 
 def option_text(given: dict[str, Any]) -> str:

@@ -29,9 +29,11 @@ def repository_files() -> dict[str, str]:
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """Search from disk by a script of our own, in place of the one that the plugin `offline` loads from elsewhere."""
-    scripts = [script for script in config.extra_javascript if not str(script).startswith("https://")]
-    config.extra_javascript = ["assets/file-search.js", *scripts]
+    """Put the tables of results in the navigation."""
+    tables = [{path.parent.name: f"results/{path.parent.name}/table.md"} for path in ROOT.glob("results/*/table.md")]
+    for entry in config.nav:
+        if "Results" in entry:
+            entry["Results"] += sorted(tables, key=str)
     return config
 
 

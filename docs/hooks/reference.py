@@ -106,7 +106,16 @@ def summary(path: str) -> str:
 def content(path: str) -> str:
     """Markdown of the page of a module."""
     own, elsewhere = members_of(path)
-    lines = [f"::: {path}", "    options:", f"      members: {own}", ""]
+    lines = [
+        "---",
+        f"title: {path}",
+        "---",
+        f"::: {path}",
+        "    options:",
+        f"      members: {own}",
+        "      members_order: [__all__, source]",
+        "",
+    ]
     by_package: dict[str, list[str]] = {}
     for home in elsewhere:
         by_package.setdefault(home.rpartition(".")[0], []).append(home)

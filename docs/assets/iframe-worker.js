@@ -1,7 +1,7 @@
 // Browsers start no worker for a page that is opened from disk. There the search runs in a hidden frame, which answers
 // to the same calls: postMessage, and message events.
 if (location.protocol === "file:") {
-  window.Worker = class extends EventTarget {
+  window.Worker = window.IFrameWorker = class extends EventTarget {
     constructor(url) {
       super()
       this.waiting = []

@@ -13,7 +13,7 @@ from ising_attn.lab.device import resolve_device
 from ising_attn.lab.errors import CheckpointError, TrainingInterrupted
 from ising_attn.lab.main import run_main
 from ising_attn.lab.progress import training_progress
-from samplers import InvalidOptionError
+from samplers import InvalidOptionError, UnknownSamplerError
 
 
 def raising(error: BaseException):
@@ -28,6 +28,7 @@ def raising(error: BaseException):
     [
         (CheckpointError("there is no checkpoint x"), 1, "error: there is no checkpoint x\n"),
         (InvalidOptionError("--steps is 0"), 2, "error: --steps is 0\n"),
+        (UnknownSamplerError("no sampler is named 'x'"), 2, "error: no sampler is named 'x'\n"),
         (FileNotFoundError(2, "No such file or directory", "x.txt"), 1, "error: No such file or directory: x.txt\n"),
         (
             OSError(28, "No space left on device", "r/last.safetensors"),

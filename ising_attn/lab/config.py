@@ -14,8 +14,10 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from ising_attn.lab.setting_values import is_sequence, shown, spoken, takes
+from ising_attn.lab.usage_errors import as_errors
 from samplers import InvalidOptionError, Sampler, get_sampler, sampler_class
 from samplers.errors import did_you_mean
+from samplers.spread import spread_sampler
 
 T = TypeVar("T")
 
@@ -51,12 +53,15 @@ class SamplerSettings(RunSettings):
 
     sampler: str = "exact"
     """Sampler of the spin marginals; its own options are listed below."""
+    sampler_workers: int = 1
+    """Processes over which the problems of each sampler call are spread; 1 is none but this one."""
     sampler_options: Hidden[dict[str, Any]] = dataclasses.field(default_factory=dict)
     """Those options of the sampler that differ from its defaults."""
 
     def make_sampler(self, **defaults: Any) -> Sampler:
         """The chosen sampler with the options that were set, and `defaults` for those that were not."""
-        return get_sampler(self.sampler, **{**defaults, **self.sampler_options})
+        made = get_sampler(self.sampler, **{**defaults, **self.sampler_options})
+        return made if self.sampler_workers == 1 else spread_sampler(made, workers=self.sampler_workers)
 
 
 def parse_settings(kind: type[T], argv: Sequence[str] | None = None, *, prog: str, description: str = "") -> T:
@@ -67,8 +72,9 @@ def parse_settings(kind: type[T], argv: Sequence[str] | None = None, *, prog: st
     Sequences take spaces or commas: --seeds 0 1 2, --seeds=0,1,2.
 
     Raises:
-        InvalidOptionError: an unknown flag or key (with the nearest one), or a value out of range.
-        SystemExit: 0 after --help, 2 where a value cannot be read (which is said on stderr).
+        InvalidOptionError: an unknown flag or key (with the nearest one), a value that is missing, cannot be read or
+            is out of range.
+        SystemExit: 0, after --help.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     early = _early(arguments)
@@ -114,7 +120,7 @@ class _Reader:
 
     def read(self, tokens: Sequence[str], source: Path | None = None) -> None:
         """Override the present value by these arguments."""
-        try:
+        with as_errors(self.flags, source):
             self.value, unknown = tyro.cli(
                 self.wrapped,
                 args=self._spelled(tokens),
@@ -123,10 +129,6 @@ class _Reader:
                 description=self.description,
                 return_unknown_args=True,
             )
-        except SystemExit:
-            if source is not None:
-                raise InvalidOptionError(f"{source} has a value that cannot be used (see above)") from None
-            raise
         if unknown:
             raise InvalidOptionError(self._unknown(unknown[0]))
 

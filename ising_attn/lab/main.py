@@ -10,9 +10,11 @@ import torch
 
 from ising_attn.lab.distributed import is_follower
 from ising_attn.lab.errors import LostProcessError
-from samplers.errors import InvalidOptionError, IsingAttnError
+from samplers.errors import InvalidOptionError, IsingAttnError, UnknownSamplerError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+# What another command line would mend.
+_OF_USAGE = (InvalidOptionError, UnknownSamplerError)
 
 _ROOM = "free some space and go on with --resume, or start on another disk with --out"
 _ADVICE = {
@@ -46,8 +48,8 @@ def run_main(main: Callable[[], int | None], *, debug: bool | None = None) -> in
     except (IsingAttnError, OSError, MemoryError, torch.OutOfMemoryError) as error:
         if debug:
             raise
-        code = EXIT_USAGE if isinstance(error, InvalidOptionError) else EXIT_FAILED
-        if is_follower() and isinstance(error, InvalidOptionError | LostProcessError):
+        code = EXIT_USAGE if isinstance(error, _OF_USAGE) else EXIT_FAILED
+        if is_follower() and isinstance(error, (*_OF_USAGE, LostProcessError)):
             return code  # process 0 says it
         return _say(_sentence(error), code)
 

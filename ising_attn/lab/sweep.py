@@ -305,9 +305,8 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _last_line(file: Path) -> str:
-    """The last line of a log that has words, without the frame that tyro draws around its messages."""
-    lines = [line.strip("│ ") for line in file.read_text(errors="replace").splitlines()]
-    lines = [line for line in lines if any(map(str.isalpha, line))]
+    """The last line of a log that has words."""
+    lines = [line.strip() for line in file.read_text(errors="replace").splitlines() if any(map(str.isalpha, line))]
     return lines[-1][:300] if lines else ""
 
 

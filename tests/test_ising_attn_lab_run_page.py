@@ -1,13 +1,16 @@
 """One page from run folders: everything of a run is on it, nothing is fetched, and nothing in a run becomes markup."""
 
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from ising_attn import cli
+from ising_attn.lab import run_page
 from ising_attn.lab.errors import RunFolderError
+from ising_attn.lab.main import run_main
 from ising_attn.lab.run_page import RunOnPage, comparison, markdown_page
 from ising_attn.lab.run_page_html import html_page
 
@@ -140,3 +143,21 @@ def test_pictures_from_elsewhere_are_left_out_and_nothing_is_fetched(tmp_path):
     (run / "config.json").write_text("[1]")
     with pytest.raises(RunFolderError, match="JSON object"):
         RunOnPage.read(run)
+
+
+@pytest.mark.parametrize("suffix", [".html", ".md"])
+def test_names_that_are_no_text_and_spaces_are_on_the_page(tmp_path, suffix, capsys):
+    run = folder(tmp_path / os.fsdecode(b"caf\xe9 one"), 0.5)
+    out = tmp_path / (os.fsdecode(b"page\xe9") + suffix)
+    assert run_main(lambda: run_page.main([str(run), f"--out={out}"]), debug=False) == 0
+    page = out.read_text(encoding="utf-8")
+    assert r"caf\udce9 one" in page
+    if suffix == ".md":
+        assert "(caf%E9%20one/plots/learning_curve.png)" in page
+
+
+def test_a_folder_is_no_page(tmp_path, capsys):
+    run = folder(tmp_path / "one", 0.5)
+    (tmp_path / "page.html").mkdir()
+    assert run_main(lambda: run_page.main([str(run), f"--out={tmp_path / 'page.html'}"]), debug=False) == 2
+    assert "which is a folder; name a file, such as report.html in it" in capsys.readouterr().err

@@ -7,10 +7,12 @@ and nothing is fetched.
 
 import dataclasses
 import itertools
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from rich.console import Console
 
@@ -47,13 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InvalidOptionError("name at least one run folder: ising-attn report runs/brackets-…")
     if settings.out.suffix not in (".html", ".md"):
         raise InvalidOptionError(f"--out is {settings.out}; its name must end in .html or .md")
+    if settings.out.is_dir():
+        raise InvalidOptionError(f"--out is {settings.out}, which is a folder; name a file, such as report.html in it")
     if settings.out.suffix == ".html":
         from ising_attn.lab.run_page_html import html_page
 
         page = html_page(runs, settings.title)
     else:
         page = markdown_page(runs, settings.title, settings.out.parent)
-    write_bytes(settings.out, page.encode("utf-8"))
+    write_bytes(settings.out, page.encode("utf-8", errors="backslashreplace"))
     Console(highlight=False, markup=False).print(str(settings.out.resolve()), soft_wrap=True)
     return 0
 
@@ -252,7 +256,6 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def _relative(plot: Path, folder: Path) -> str:
-    try:
-        return plot.resolve().relative_to(folder.resolve()).as_posix()
-    except ValueError:
-        return plot.resolve().as_posix()
+    whole, start = plot.resolve(), folder.resolve()
+    path = whole.relative_to(start) if whole.is_relative_to(start) else whole
+    return quote(os.fsencode(path.as_posix()))

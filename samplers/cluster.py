@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import contextlib
-import os
 import re
 import signal
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from samplers.errors import InvalidOptionError, IsingAttnError, MissingDependencyError
+from samplers.processes import variables
 
 # The least that Ray takes. What is sent is small; plasma would else claim a third of the memory.
 _OBJECT_STORE_BYTES = 80 * 2**20
@@ -110,21 +110,6 @@ class RayExecutor(concurrent.futures.Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Nothing to do: the connection belongs to who made it."""
-
-
-@contextlib.contextmanager
-def variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Within the block these environment variables are set, for processes that start in it."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = old
 
 
 @contextlib.contextmanager

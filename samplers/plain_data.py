@@ -12,6 +12,7 @@ from typing import Any
 from samplers.base import Sampler
 from samplers.errors import InvalidOptionError, IsingAttnError
 from samplers.registry import get_sampler, sampler_class, sampler_entries
+from samplers.spread import plain_class
 
 # Their calls cost money, on the account of whoever loads the file; so they are always given anew.
 _REMOTE = ("dwave",)
@@ -70,7 +71,7 @@ def sampler_from_dict(values: Any, source: str | Path) -> Sampler:
 
 def registered_name(sampler: Sampler) -> str | None:
     """The name under which `get_sampler` makes samplers of this class; None where there is none."""
-    kind = type(sampler)
+    kind = plain_class(sampler)  # its workers, if any, are of this machine
     own = f"{kind.__module__}:{kind.__qualname__}"
     for name, entry in sampler_entries().items():
         if name == kind.name or entry.target == own:

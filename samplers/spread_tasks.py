@@ -3,9 +3,9 @@
 import concurrent.futures
 import contextlib
 import dataclasses
-import multiprocessing
 import os
 import pickle
+import signal
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -17,6 +17,7 @@ from torch import Tensor
 from samplers.base import Sampler
 from samplers.errors import EngineError, NotSupportedError
 from samplers.problem import IsingProblem
+from samplers.processes import end_with_parent, server_context
 
 MOST_TRIES = 3
 """How often a call is made whose processes are killed."""
@@ -153,19 +154,16 @@ class Workers:
 
     def _processes(self) -> concurrent.futures.Executor:
         if self._own is None:
-            self._own = concurrent.futures.ProcessPoolExecutor(
-                self.count, mp_context=_context(), initializer=torch.set_num_threads, initargs=(1,)
-            )
+            context = server_context([__name__, "numba"])
+            self._own = concurrent.futures.ProcessPoolExecutor(self.count, mp_context=context, initializer=_begin)
         return self._own
 
 
-def _context() -> Any:
-    """Processes that do not inherit this one's threads, from a server that has imported what they need."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "numba"])
-    return context
+def _begin() -> None:
+    """In a new process. Ctrl-C goes to all processes of a terminal; what it means is for the caller to say."""
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
 
 
 def _packed(task: Task) -> bytes:

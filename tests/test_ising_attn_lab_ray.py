@@ -102,7 +102,7 @@ def test_what_is_no_address_is_refused(address):
 def test_without_ray_the_extra_is_named_and_nothing_starts(journal, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingDependencyError, match=r"ising-attn\[cluster\]"):
-        Sweep(tmp_path / "out", cluster="local").run(jobs(journal, "a", 1))
+        Sweep(tmp_path / "out", cluster="local", preload=()).run(jobs(journal, "a", 1))
     assert not journal.exists()
 
 
@@ -146,10 +146,10 @@ def test_runs_on_ray_equal_runs_in_series(ray, tmp_path):
 @pytest.mark.slow
 def test_a_run_whose_worker_is_killed_goes_on_with_the_same_numbers(ray, journal, tmp_path):
     made = jobs(journal, "ab", 2)
-    assert len(Sweep(tmp_path / "serial", workers=2).run(made).done) == 4
+    assert len(Sweep(tmp_path / "serial", workers=2, preload=()).run(made).done) == 4
     journal.unlink()
     killing = jobs(journal, "ab", 2, "--kill")
-    result = Sweep(tmp_path / "ray", cluster="local", workers=2).run(killing)
+    result = Sweep(tmp_path / "ray", cluster="local", workers=2, preload=()).run(killing)
     assert len(result.done) == 4 and not result.failed
     assert values(tmp_path / "ray", killing) == values(tmp_path / "serial", made)
     lines = journal.read_text().splitlines()
@@ -161,7 +161,7 @@ def test_a_worker_that_is_lost_again_and_again_is_reported(ray, journal, tmp_pat
     script = tmp_path / "fake.py"
     script.write_text(script.read_text().replace('"resume" not in flags and "kill"', '"kill"'))
     (job,) = jobs(journal, "a", 1, "--kill")
-    result = Sweep(tmp_path / "out", cluster="local").run([job])
+    result = Sweep(tmp_path / "out", cluster="local", preload=()).run([job])
     assert "worker was lost" in result.failed[job] and result.failed[job].endswith("3 times")
     assert job.state(tmp_path / "out") is State.STARTED and len(journal.read_text().splitlines()) == 3
 
@@ -170,7 +170,7 @@ def test_a_worker_that_is_lost_again_and_again_is_reported(ray, journal, tmp_pat
 @pytest.mark.parametrize("address", ["local", None])
 def test_an_interrupted_sweep_goes_on_with_either_engine(ray, journal, tmp_path, address):
     out, made = tmp_path / "out", jobs(journal, "a", 2, "--wait")
-    sweep = Sweep(out, cluster="local", workers=2)
+    sweep = Sweep(out, cluster="local", workers=2, preload=())
 
     def stop_when_both_run() -> None:
         _until(lambda: journal.exists() and len(journal.read_text().splitlines()) == 2)
@@ -181,14 +181,14 @@ def test_an_interrupted_sweep_goes_on_with_either_engine(ray, journal, tmp_path,
     result = sweep.run(made)
     timer.join()
     assert result.interrupted and len(result.left) == 2 and not result.failed
-    assert len(Sweep(out, cluster=address).run(made).done) == 2
+    assert len(Sweep(out, cluster=address, preload=()).run(made).done) == 2
     assert [line.split()[-1] for line in journal.read_text().splitlines()] == ["started"] * 2 + ["resumed"] * 2
 
 
 @pytest.mark.slow
 def test_a_failing_run_is_reported_at_once(ray, journal, tmp_path):
     (tmp_path / "fake.py").write_text("import sys; sys.exit('error: the disk is on fire')")
-    result = Sweep(tmp_path / "out", cluster="local").run(jobs(journal, "a", 1))
+    result = Sweep(tmp_path / "out", cluster="local", preload=()).run(jobs(journal, "a", 1))
     assert list(result.failed.values()) == ["error: the disk is on fire"]
 
 
@@ -198,7 +198,7 @@ def test_other_code_and_an_unshared_folder_are_refused_before_anything_starts(ra
     with monkeypatch.context() as patch:
         patch.setattr(module, "code_version", lambda: {**here, "code": "other"})
         with pytest.raises(ClusterError, match=f"code is {here['code']} there and other here; install the same"):
-            Sweep(tmp_path / "out", cluster="local").run(jobs(journal, "a", 1))
+            Sweep(tmp_path / "out", cluster="local", preload=()).run(jobs(journal, "a", 1))
 
     @contextlib.contextmanager
     def unseen(out: Path) -> Iterator[Path]:
@@ -207,7 +207,7 @@ def test_other_code_and_an_unshared_folder_are_refused_before_anything_starts(ra
     with monkeypatch.context() as patch:
         patch.setattr(module, "_token", unseen)
         with pytest.raises(ClusterError, match=r"does not see the folder .*out; --out must be a folder that all"):
-            Sweep(tmp_path / "out", cluster="local").run(jobs(journal, "a", 1))
+            Sweep(tmp_path / "out", cluster="local", preload=()).run(jobs(journal, "a", 1))
     assert not journal.exists()
 
 
@@ -215,9 +215,9 @@ def test_other_code_and_an_unshared_folder_are_refused_before_anything_starts(ra
 def test_a_worker_of_other_code_that_joins_later_is_refused(ray, journal, tmp_path, monkeypatch):
     monkeypatch.setattr(RayEngine, "_check_nodes", lambda self: None)
     monkeypatch.setattr(module, "code_version", lambda: {"ising-attn": "0.0"})
-    result = Sweep(tmp_path / "out", cluster="local").run(jobs(journal, "a", 1))
+    result = Sweep(tmp_path / "out", cluster="local", preload=()).run(jobs(journal, "a", 1))
     (why,) = result.failed.values()
-    assert "runs other code" in why and "0.0 here" in why
+    assert "runs other code" in why and "0.0 here" in why and "times" not in why
 
 
 # ---- whole processes ------------------------------------------------------------------------------------------

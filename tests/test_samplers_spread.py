@@ -14,9 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from ising_attn.lab.config import SamplerSettings, parse_settings
 from samplers import IsingProblem, NotSupportedError, Sampler, get_sampler
 from samplers.dqa import DQASampler
 from samplers.errors import EngineError, InvalidOptionError
+from samplers.plain_data import sampler_to_dict
 from samplers.samples import Samples
 from samplers.spread import SpreadSampler, plain_class, spread_sampler
 from samplers.spread_tasks import Workers
@@ -262,3 +264,17 @@ def test_workers_of_someone_else_are_left_alone(threads):
     workers = Workers(threads, 2)
     workers.close()
     assert threads.submit(int).result() == 0
+
+
+def test_a_file_keeps_the_sampler_without_its_workers(threads):
+    inner = get_sampler("gibbs", num_chains=8)
+    assert sampler_to_dict(spread_sampler(inner, threads)) == sampler_to_dict(inner)
+
+
+def test_the_command_line_spreads_a_sampler():
+    settings = parse_settings(SamplerSettings, ["--sampler=gibbs", "--sampler-workers=3"], prog="x")
+    made = settings.make_sampler(seed=4)
+    assert isinstance(made, SpreadSampler) and made._workers.count == 3 and (made.name, made.seed) == ("gibbs", 4)
+    assert not isinstance(parse_settings(SamplerSettings, [], prog="x").make_sampler(), SpreadSampler)
+    with pytest.raises(InvalidOptionError, match="at least 1"):
+        parse_settings(SamplerSettings, ["--sampler-workers=0"], prog="x").make_sampler()

@@ -4,20 +4,16 @@ A run of a small model takes seconds, and so do its imports; over a sweep of hun
 """
 
 import contextlib
-import multiprocessing
 import os
 import runpy
 import signal
 import sys
-import threading
 from collections.abc import Sequence
-from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import ising_attn
-from samplers.cluster import variables
+from samplers.processes import end_with_parent, server_context, variables
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -41,7 +37,7 @@ class ScriptProcess:
     """
 
     def __init__(self, command: Sequence[str], log: Path, *, preload: Sequence[str] = ()):
-        context = _context(preload)
+        context = server_context([__name__, *preload])
         self._process: BaseProcess = context.Process(target=_run_script, args=(list(command), str(log), _ROOT))
         with variables({**ONE_THREAD, "PYTHONPATH": with_root()}):
             self._process.start()
@@ -67,17 +63,9 @@ class ScriptProcess:
             os.kill(self._process.pid, sent)  # type: ignore[arg-type]
 
 
-def _context(preload: Sequence[str]) -> Any:
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, *preload])
-    return context
-
-
 def _run_script(command: list[str], log: str, root: str) -> None:
     """In the new process: what `python` does with a script."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     if hasattr(os, "setsid"):
         os.setsid()  # the terminal's Ctrl-C goes to the sweep alone, which passes it on
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -92,13 +80,6 @@ def _run_script(command: list[str], log: str, root: str) -> None:
         raise RuntimeError(f"the scripts would run the code in {_ROOT}, not that in {root}")
     sys.argv = list(command)
     runpy.run_path(command[0], run_name="__main__")
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def with_root() -> str:

@@ -17,6 +17,7 @@ from ising_attn.boltzmann import BoltzmannAttention, samplers_of, use_sampler  #
 from ising_attn.couplings import coupling_parameters  # noqa: E402
 from ising_attn.factory import ATTENTION_KINDS, attention_options, make_attention  # noqa: E402
 from ising_attn.feed_forward import FEED_FORWARD_KINDS, feed_forward_options, make_feed_forward  # noqa: E402
+from ising_attn.multihead import MultiheadAttention, replace_attention  # noqa: E402
 from ising_attn.routers import RouterAttention, use_routing  # noqa: E402
 from samplers import *  # noqa: E402, F403
 from samplers import __all__ as _sampler_names  # noqa: E402
@@ -28,6 +29,7 @@ __all__ = [
     "BoltzmannAttention",
     "FEED_FORWARD_KINDS",
     "ForeignPackageError",
+    "MultiheadAttention",
     "RouterAttention",
     "SigmoidAttention",
     "SoftmaxAttention",
@@ -36,6 +38,7 @@ __all__ = [
     "feed_forward_options",
     "make_attention",
     "make_feed_forward",
+    "replace_attention",
     "require_own_package",
     "samplers_of",
     "use_routing",

@@ -5,9 +5,10 @@ import abc
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from ising_attn.bias import make_bias
-from samplers.errors import InvalidOptionError, InvalidProblemError
+from samplers.errors import InvalidOptionError, InvalidProblemError, NotSupportedError
 
 
 class Attention(nn.Module, abc.ABC):
@@ -69,9 +70,7 @@ class Attention(nn.Module, abc.ABC):
             InvalidProblemError: a wrong shape or mask, a sequence longer than a parameter reaches.
         """
         weights = self.weights(x, allowed)
-        values = self._heads(self.value(x))
-        mixed = self.dropout(weights).to(values.dtype) @ values
-        out = self.out(mixed.transpose(1, 2).flatten(2))
+        out = self.mix(weights, x)
         return (out, weights) if need_weights else out
 
     def weights(
@@ -81,23 +80,76 @@ class Attention(nn.Module, abc.ABC):
         allowed = self._checked(x, allowed)
         return self._weights(self.fields(x), allowed)
 
+    def weights_between(
+        self,
+        x: Float[Tensor, "batch queries dim"],
+        keys: Float[Tensor, "batch keys dim"],
+        allowed: Bool[Tensor, "..."],
+        shift: Float[Tensor, "..."] | None = None,
+    ) -> Float[Tensor, "batch heads queries keys"]:
+        """The normalised weights of queries from `x` over keys from another sequence.
+
+        Args:
+            allowed: broadcastable to (batch, H, queries, keys).
+            shift: added to the scores; broadcastable alike.
+
+        Raises:
+            InvalidProblemError: more keys than a parameter reaches.
+            NotSupportedError: a bias by distance between sequences of different lengths.
+        """
+        self._check_length(keys.shape[1])
+        fields = self.fields(x) if keys is x else self.fields(x, keys)
+        return self._weights(fields if shift is None else fields + shift.to(fields.dtype), allowed)
+
+    def mix(
+        self, weights: Float[Tensor, "batch heads queries keys"], x: Float[Tensor, "batch keys dim"]
+    ) -> Float[Tensor, "batch queries dim"]:
+        """W_o Σ_j w_ij v_j with values from `x`; in training after dropout of weights."""
+        values = self._heads(self.value(x))
+        mixed = self.dropout(weights).to(values.dtype) @ values
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
     @abc.abstractmethod
     def _weights(
-        self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, fields: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         """Normalised weights from the scores; 0 where not allowed."""
 
-    def fields(self, x: Float[Tensor, "batch t dim"]) -> Float[Tensor, "batch heads t t"]:
-        """h_ij = q_i·k_j / √d_k + bias, or the bias alone, in float32 or better."""
-        batch, length, _ = x.shape
+    def fields(
+        self, x: Float[Tensor, "batch queries dim"], keys: Float[Tensor, "batch keys dim"] | None = None
+    ) -> Float[Tensor, "batch heads queries keys"]:
+        """h_ij = q_i·k_j / √d_k + bias, or the bias alone, in float32 or better; the keys are those of x by default."""
         wide = torch.promote_types(x.dtype, torch.float32)
         if self.query_key is None:
-            scores = x.new_zeros(batch, self.num_heads, length, length, dtype=wide)
+            sizes = (x.shape[1], (x if keys is None else keys).shape[1])
+            return self._biased(x.new_zeros(x.shape[0], self.num_heads, *sizes, dtype=wide))
+        query, key = self._queries_and_keys(x, keys)
+        with torch.autocast(x.device.type, enabled=False):
+            scores = query.to(wide) @ key.to(wide).mT * query.shape[-1] ** -0.5
+        return self._biased(scores)
+
+    def _queries_and_keys(
+        self, x: Float[Tensor, "batch queries dim"], keys: Float[Tensor, "batch keys dim"] | None
+    ) -> tuple[Float[Tensor, "batch heads queries dim_head"], Float[Tensor, "batch heads keys dim_head"]]:
+        assert self.query_key is not None
+        if keys is None:
+            query, key = self.query_key(x).chunk(2, -1)
         else:
-            query, key = (self._heads(part) for part in self.query_key(x).chunk(2, -1))
-            with torch.autocast(x.device.type, enabled=False):
-                scores = query.to(wide) @ key.to(wide).mT * query.shape[-1] ** -0.5
-        return scores if self.bias is None else scores + self.bias(length).to(wide)
+            weights = self.query_key.weight.chunk(2)
+            biases = (None, None) if self.query_key.bias is None else self.query_key.bias.chunk(2)
+            query, key = (linear(*each) for each in zip((x, keys), weights, biases, strict=True))
+        return self._heads(query), self._heads(key)
+
+    def _biased(self, scores: Float[Tensor, "batch heads queries keys"]) -> Float[Tensor, "batch heads queries keys"]:
+        if self.bias is None:
+            return scores
+        queries, keys = scores.shape[-2:]
+        if queries != keys and self.bias.kind in ("distance", "offset"):
+            raise NotSupportedError(
+                f"a bias by {self.bias.kind} has no meaning between {queries} queries and {keys} keys of another "
+                "sequence; use 'none', 'scalar' or 'position'"
+            )
+        return scores + self.bias(keys).to(scores.dtype)
 
     def _heads(self, projected: Float[Tensor, "batch t dim"]) -> Float[Tensor, "batch heads t dim_head"]:
         return projected.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
@@ -108,12 +160,7 @@ class Attention(nn.Module, abc.ABC):
                 f"x has shape {tuple(x.shape)}; attention takes (batch, T, {self.embed_dim}) with T of at least 1"
             )
         batch, length, _ = x.shape
-        limit = self.max_length
-        if limit is not None and length > limit:
-            raise InvalidProblemError(
-                f"{length} positions were given; this layer was made for context={limit}; make it with a larger "
-                "context, or with couplings='distance' and bias 'none', 'scalar' or 'distance' for any length"
-            )
+        self._check_length(length)
         if allowed is None:
             return torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
         target = (batch, self.num_heads, length, length)
@@ -124,13 +171,21 @@ class Attention(nn.Module, abc.ABC):
             )
         return allowed.expand(*allowed.shape[:-2], length, length)
 
+    def _check_length(self, length: int) -> None:
+        limit = self.max_length
+        if limit is not None and length > limit:
+            raise InvalidProblemError(
+                f"{length} positions were given; this layer was made for context={limit}; make it with a larger "
+                "context, or with couplings='distance' and bias 'none', 'scalar' or 'distance' for any length"
+            )
+
     def extra_repr(self) -> str:
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, context={self.context}"
 
 
 def softmax_over_allowed(
-    scores: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-) -> Float[Tensor, "batch heads t t"]:
+    scores: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+) -> Float[Tensor, "batch heads queries keys"]:
     """exp(score) over its sum on the allowed keys; a row without any gives zeros, in value and gradient."""
     lowest = torch.finfo(scores.dtype).min
     return torch.where(allowed, torch.where(allowed, scores, lowest).softmax(-1), 0.0)

@@ -11,8 +11,8 @@ class SoftmaxAttention(Attention):
     """w_ij ∝ exp(h_ij): exactly one key is up. Arguments: see `Attention`."""
 
     def _weights(
-        self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, fields: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         return softmax_over_allowed(fields, allowed)
 
 
@@ -23,13 +23,13 @@ class SigmoidAttention(Attention):
     """
 
     def _weights(
-        self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, fields: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         return independent_weights(fields, allowed)
 
 
 def independent_weights(
-    fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."], *, beta: float = 1.0
-) -> Float[Tensor, "batch heads t t"]:
+    fields: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."], *, beta: float = 1.0
+) -> Float[Tensor, "batch heads queries keys"]:
     """σ(2βh) normalised over the allowed keys, in log space: right to rounding however negative all fields are."""
     return softmax_over_allowed(logsigmoid(2 * beta * fields), allowed)

@@ -140,8 +140,8 @@ class BoltzmannAttention(Attention):
             )
 
     def _weights(
-        self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, fields: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         # Samplers are no torch graphs: compiled kernels, timers, simulators. (As a decorator, `disable` would load
         # torch's compiler on import, which takes seconds.)
         if torch.compiler.is_compiling():

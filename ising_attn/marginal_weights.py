@@ -17,7 +17,7 @@ from samplers import IsingProblem, Sampler
 FAINT = 2.0**-6
 
 
-def marginal_weights(sampler: Sampler, problem: IsingProblem) -> Float[Tensor, "batch heads t t"]:
+def marginal_weights(sampler: Sampler, problem: IsingProblem) -> Float[Tensor, "batch heads queries keys"]:
     """α_ij / Σ_k α_ik of a problem with fields (batch, H, T, T) and a mask; 0 where not allowed.
 
     With an exact sampler the weights are right to about 1e-4 in float32 and 1e-10 in float64 for Σα down to 1e-10,
@@ -40,9 +40,9 @@ def marginal_weights(sampler: Sampler, problem: IsingProblem) -> Float[Tensor, "
 def _redone(
     sampler: Sampler,
     problem: IsingProblem,
-    weights: Float[Tensor, "batch heads t t"],
+    weights: Float[Tensor, "batch heads queries keys"],
     faint: Bool[Tensor, "batch heads t"],
-) -> Float[Tensor, "batch heads t t"]:
+) -> Float[Tensor, "batch heads queries keys"]:
     """`weights` with the faint rows from float64. Heads stay apart, so that their couplings stay shared."""
     batch, heads, length, _ = weights.shape
 

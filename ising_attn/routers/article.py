@@ -49,27 +49,28 @@ class ArticleRouter(Router):
         norm = torch.linalg.matrix_norm(wide, ord=2, keepdim=True)
         return wide / norm.clamp_min(torch.finfo(wide.dtype).tiny)
 
-    def fields(self, x: Float[Tensor, "batch t dim"]) -> Float[Tensor, "batch heads t t"]:
+    def fields(
+        self, x: Float[Tensor, "batch queries dim"], keys: Float[Tensor, "batch keys dim"] | None = None
+    ) -> Float[Tensor, "batch heads queries keys"]:
         """q_iᵀ W k_j / √d + bias, in float32 or better."""
-        assert self.query_key is not None
-        query, key = (self._heads(part) for part in self.query_key(x).chunk(2, -1))
+        query, key = self._queries_and_keys(x, keys)
         with torch.autocast(x.device.type, enabled=False):
             matrix = self.router_matrix()
             wide = torch.promote_types(x.dtype, matrix.dtype)
             scores = query.to(wide) @ matrix.to(wide) @ key.to(wide).mT * query.shape[-1] ** -0.5
-        return scores if self.bias is None else scores + self.bias(x.shape[1]).to(wide)
+        return self._biased(scores)
 
     def _chosen(
-        self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, fields: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         return (1 + torch.tanh(fields / self.tau)) / 2
 
     def _decided(
-        self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, fields: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         return (fields >= 0).to(fields.dtype)
 
     def _mixed(
-        self, chosen: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, chosen: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         return softmax_over_allowed((2 * chosen - 1) / self.tau, allowed)

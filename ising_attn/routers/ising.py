@@ -81,16 +81,16 @@ class RouterAttention(Router, BoltzmannAttention):
         return marginal_weights(self.sampler, self._problem(fields, allowed))
 
     def _chosen(
-        self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, fields: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         return (1 + self.sampler.magnetization(self._problem(fields, allowed))) / 2
 
     def _decided(
-        self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, fields: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         return (self.sampler.ground_state(self._problem(fields, allowed)) > 0).to(fields.dtype)
 
     def _mixed(
-        self, chosen: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, chosen: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         return normalised_over_allowed(chosen, allowed)

@@ -27,7 +27,7 @@ class Routing:
         allowed: bool, broadcastable to it.
     """
 
-    chosen: Float[Tensor, "batch heads t t"]
+    chosen: Float[Tensor, "batch heads queries keys"]
     allowed: Bool[Tensor, "..."]
 
     def entropy(self) -> Float[Tensor, ""]:
@@ -114,8 +114,8 @@ class Router(Attention):
         self.threshold.fill_(check_threshold(threshold))
 
     def _weights(
-        self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, fields: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         # Neither temperatures, which are read as numbers, nor samplers are torch graphs.
         if torch.compiler.is_compiling():
             return torch.compiler.disable(self._routed)(fields, allowed)
@@ -145,20 +145,20 @@ class Router(Attention):
 
     @abc.abstractmethod
     def _chosen(
-        self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, fields: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         """Probability at the temperature that each key is used."""
 
     @abc.abstractmethod
     def _decided(
-        self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, fields: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         """1 for each key that is used, 0 for the others."""
 
     @abc.abstractmethod
     def _mixed(
-        self, chosen: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, chosen: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         """Normalised weights from choices in [0, 1]."""
 
     def _soft_weights(self, fields: Tensor, allowed: Tensor) -> Tensor:

@@ -48,26 +48,29 @@ class ScalarRouter(Router):
         self.query_scalar = nn.Linear(embed_dim, num_heads, bias=biased)
         self.key_scalar = nn.Linear(embed_dim, num_heads, bias=biased)
 
-    def fields(self, x: Float[Tensor, "batch t dim"]) -> Float[Tensor, "batch heads t t"]:
+    def fields(
+        self, x: Float[Tensor, "batch queries dim"], keys: Float[Tensor, "batch keys dim"] | None = None
+    ) -> Float[Tensor, "batch heads queries keys"]:
         """q_i k_j + bias, in float32 or better."""
         wide = torch.promote_types(x.dtype, torch.float32)
-        query, key = (part(x).mT.to(wide) for part in (self.query_scalar, self.key_scalar))
-        return query.unsqueeze(-1) * key.unsqueeze(-2) + super().fields(x)
+        query = self.query_scalar(x).mT.to(wide)
+        key = self.key_scalar(x if keys is None else keys).mT.to(wide)
+        return query.unsqueeze(-1) * key.unsqueeze(-2) + super().fields(x, keys)
 
     def _soft_weights(self, fields: Tensor, allowed: Tensor) -> Tensor:
         return independent_weights(fields, allowed, beta=0.5 / self.tau)
 
     def _chosen(
-        self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, fields: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         return torch.sigmoid(fields / self.tau)
 
     def _decided(
-        self, fields: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, fields: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         return (fields >= 0).to(fields.dtype)
 
     def _mixed(
-        self, chosen: Float[Tensor, "batch heads t t"], allowed: Bool[Tensor, "..."]
-    ) -> Float[Tensor, "batch heads t t"]:
+        self, chosen: Float[Tensor, "batch heads queries keys"], allowed: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch heads queries keys"]:
         return normalised_over_allowed(chosen, allowed)

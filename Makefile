@@ -52,7 +52,7 @@ docs: $(VENV)/.installed-docs  ## the documentation site, into site/: open site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 tutorials: $(VENV)/.installed-docs  ## run the notebooks of docs/tutorials again and keep their outputs
-	OMP_NUM_THREADS=1 $(BIN)/python docs/tutorials/execute.py
+	OMP_NUM_THREADS=1 $(BIN)/python docs/execute_tutorials.py
 
 clean:  ## remove what was built (runs/ and results/ stay)
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -75,6 +75,38 @@ def test_docstrings_are_not_misread_as_markdown():
     assert readable("Text.\n\nExample:\n    f(*x)") == "Text.\n\nExample:\n\n    f(*x)"
 
 
+class _Files(dict):
+    get_file_from_path = dict.get
+
+
+class _Page:
+    def __init__(self, path: str):
+        self.file, self.meta = type("File", (), {"src_uri": path}), {}  # type: ignore[var-annotated]
+
+
+def test_links_of_the_repository_become_links_of_the_site():
+    pages = _hook("pages")
+    known = _Files.fromkeys(
+        ["index.md", "masks.md", "results/index.md", "results/brackets/table.md", "api/samplers/problem.md"], True
+    )
+
+    def moved(text: str, page: str) -> str:
+        return pages.on_page_markdown(text, _Page(page), known)
+
+    assert (
+        moved("[m](docs/masks.md#use) [r](results/README.md)", "index.md") == "[m](masks.md#use) [r](results/index.md)"
+    )
+    assert moved("![t](../results/brackets/table.md)", "masks.md") == "![t](results/brackets/table.md)"
+    assert moved("[m](../docs/masks.md)", "results/index.md") == "[m](../masks.md)"
+    assert moved("[home](../README.md)", "masks.md") == "[home](index.md)"
+    assert moved("[sign](../samplers/problem.py)", "masks.md") == "[sign](api/samplers/problem.md)"
+    assert moved("[the file](../Makefile)", "masks.md") == "the file"
+    # What leads nowhere stays as it is, for the build to complain about.
+    assert moved("[x](../no-such-file.md) [y](https://example.org/a.md)", "masks.md") == (
+        "[x](../no-such-file.md) [y](https://example.org/a.md)"
+    )
+
+
 def _inventory(path: Path) -> set[str]:
     """The names in an inventory in Sphinx's format: four lines, then, compressed, lines that begin with a name."""
     *head, rest = path.read_bytes().split(b"\n", 4)

@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"[-−+]?\b\d[\d.]*(?:e[-+]?\d+)?")
 
 
 def _execute() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("execute_tutorials", FOLDER / "execute.py")
+    spec = importlib.util.spec_from_file_location("execute_tutorials", ROOT / "docs" / "execute_tutorials.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOP_PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 RESULT_KINDS = (".md", ".png", ".csv", ".json")
-_LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(\))")
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
 _REMOTE = re.compile(r"<script[^>]*?(?:src=\"https?://[^>]*></script>|>\s*import\(\"https?://.*?</script>)", re.S)
 
 
@@ -29,11 +29,13 @@ def repository_files() -> dict[str, str]:
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """Put the tables of results in the navigation."""
+    """Put the tables of results in the navigation, and the guides that it does not name."""
     tables = [{path.parent.name: f"results/{path.parent.name}/table.md"} for path in ROOT.glob("results/*/table.md")]
+    named = str(config.nav)
+    guides = [path.name for path in sorted((ROOT / "docs").glob("*.md")) if repr(path.name) not in named]
     for entry in config.nav:
-        if "Results" in entry:
-            entry["Results"] += sorted(tables, key=str)
+        entry.get("Results", []).extend(sorted(tables, key=str))
+        entry.get("Guides", []).extend(guides)
     return config
 
 
@@ -45,7 +47,7 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
-    """Point links to the pages of the site."""
+    """Point links to the pages of the site, and those to sources to the reference. Other files get no link."""
     here = page.file.src_uri
     if here in TOP_PAGES.values():
         page.meta["hide"] = ["navigation"]
@@ -53,12 +55,14 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
     source = {target: name for name, target in places.items()}.get(here, f"docs/{here}")
 
     def moved(match: re.Match[str]) -> str:
-        before, target, anchor, after = match.groups()
+        image, text, target, anchor = match.groups()
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        on_site = places.get(path, path.removeprefix("docs/"))
-        if files.get_file_from_path(on_site) is None:
-            return match.group()
-        return f"{before}{posixpath.relpath(on_site, posixpath.dirname(here) or '.')}{anchor or ''}{after}"
+        module = path.removesuffix(".py").removesuffix("/__init__")
+        candidates = places.get(path, path.removeprefix("docs/")), f"api/{module}.md", f"api/{module}/index.md"
+        for found in candidates:
+            if files.get_file_from_path(found) is not None:
+                return f"{image}[{text}]({posixpath.relpath(found, posixpath.dirname(here) or '.')}{anchor or ''})"
+        return text if (ROOT / path).exists() else match.group()
 
     return _LINK.sub(moved, markdown)
 

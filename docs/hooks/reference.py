@@ -106,16 +106,10 @@ def summary(path: str) -> str:
 def content(path: str) -> str:
     """Markdown of the page of a module."""
     own, elsewhere = members_of(path)
-    lines = [
-        "---",
-        f"title: {path}",
-        "---",
-        f"::: {path}",
-        "    options:",
-        f"      members: {own}",
-        "      members_order: [__all__, source]",
-        "",
-    ]
+    # The public interface comes first in a search.
+    boost = ["search:", "  boost: 2"] if exported(modules()[path]) else []
+    lines = ["---", f"title: {path}", *boost, "---", f"::: {path}"]
+    lines += ["    options:", f"      members: {own}", "      members_order: [__all__, source]", ""]
     by_package: dict[str, list[str]] = {}
     for home in elsewhere:
         by_package.setdefault(home.rpartition(".")[0], []).append(home)

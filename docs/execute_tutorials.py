@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parent
-ROOT = FOLDER.parent.parent
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "tutorials"
 # Of one cell, as a guard against one that hangs.
 SECONDS = 600
 _METADATA = {

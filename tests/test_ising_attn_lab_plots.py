@@ -113,3 +113,15 @@ def test_without_matplotlib_one_sentence_names_the_extra(tmp_path, monkeypatch):
     with pytest.raises(MissingDependencyError, match=r"ising-attn\[plots\]"):
         plots.save_coupling_map(tmp_path / "j.png", couplings(1, 3), "J")
     assert not (tmp_path / "j.png").exists()
+
+
+def test_a_title_is_wrapped_to_its_figure(tmp_path):
+    figure = plots.new_figure(4.3, 2.0)
+    words = "Boltzmann attention h+J through dqa (learned-strong-8, 8 layers), FFN, context 8"
+    figure.suptitle(f"Spin marginals\n{words}", fontsize=10)
+    plots.save_figure(figure, tmp_path / "a.png")
+    lines = figure.get_suptitle().splitlines()
+    assert lines[0] == "Spin marginals" and len(lines) == 3 and " ".join(lines[1:]) == words
+    (title,) = [text for text in figure.texts if text.get_text() == figure.get_suptitle()]
+    box = title.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.width

@@ -189,9 +189,10 @@ def new_figure(width: float, height: float) -> "Figure":
 def save_figure(figure: "Figure", path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if lines := figure.get_suptitle().splitlines():
-        # At its size a title has about 13 letters to an inch; what is longer would be cut off.
-        width = int(13 * figure.get_figwidth())
-        figure.suptitle("\n".join(part for line in lines for part in textwrap.wrap(line, width) or [""]))
+        # At its size a title has at least 11 letters to an inch; what is longer would be cut off.
+        width = int(11 * figure.get_figwidth())
+        wrapped = (textwrap.wrap(line, width, break_on_hyphens=False) or [""] for line in lines)
+        figure.suptitle("\n".join(part for parts in wrapped for part in parts))
     figure.savefig(path, dpi=DOTS_PER_INCH)
 
 

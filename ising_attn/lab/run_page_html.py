@@ -31,7 +31,8 @@ def _section(number: int, run: RunOnPage) -> str:
     """One run: the numbers of all seeds, those of the first seed, and the others' folded."""
     parts = [f'<section id="run-{number}"><h2>{html.escape(run.name)}</h2>']
     if run.command:
-        parts.append(f"<pre>{html.escape(run.command)}</pre>")
+        words = " ".join(f"<span>{html.escape(word)}</span>" for word in run.command.split())
+        parts.append(f"<pre>{words}</pre>")
     parts += [f'<p class="note">Note: {html.escape(note)}</p>' for note in run.notes()]
     parts += [_html_of(run.whole.tables), _plots(run.whole.plots)]
     for one in run.seeds[:1]:
@@ -106,6 +107,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); white-space: nowrap; text-align: left; }
 th:first-child, td:first-child { position: sticky; left: 0; background: Canvas; padding-left: 0; }
 pre { white-space: pre-wrap; background: var(--soft); padding: .7rem; border-radius: 6px; font-size: .8rem; }
+pre span { display: inline-block; } /* no line ends within a flag */
 .plots { display: flex; flex-wrap: wrap; gap: 1.5rem; align-items: flex-start; margin: 1rem 0; }
 figure { margin: 0; max-width: 100%; } figure div { overflow-x: auto; }
 figcaption { font-size: .85rem; opacity: .75; }

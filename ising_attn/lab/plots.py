@@ -188,12 +188,19 @@ def new_figure(width: float, height: float) -> "Figure":
 
 def save_figure(figure: "Figure", path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    if lines := figure.get_suptitle().splitlines():
-        # At its size a title has at least 11 letters to an inch; what is longer would be cut off.
-        width = int(11 * figure.get_figwidth())
-        wrapped = (textwrap.wrap(line, width, break_on_hyphens=False) or [""] for line in lines)
-        figure.suptitle("\n".join(part for parts in wrapped for part in parts))
+    for title in figure.texts:
+        if title.get_text() and title.get_text() == figure.get_suptitle():
+            _wrap(title, 0.94 * figure.bbox.width)
     figure.savefig(path, dpi=DOTS_PER_INCH)
+
+
+def _wrap(title: Any, width: float) -> None:
+    """Break the lines of a title that is wider than that many pixels, which its figure would cut off."""
+    lines, taken = title.get_text().splitlines(), title.get_window_extent().width
+    if taken > width:
+        letters = int(max(map(len, lines)) * width / taken)
+        broken = (textwrap.wrap(line, letters, break_on_hyphens=False) or [""] for line in lines)
+        title.set_text("\n".join(part for parts in broken for part in parts))
 
 
 def _diverging() -> Any:

@@ -1,5 +1,7 @@
 """A table to be made, as a TOML file: which runs of an experiment, what is compared, and against which row.
 
+For example:
+
     title = "Tasks with masks"
     experiment = "masked-text"
     seeds = [0, 1, 2]

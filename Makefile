@@ -49,7 +49,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	touch $@
 
 docs: $(VENV)/.installed-docs  ## the documentation site, into site/: open site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 tutorials: $(VENV)/.installed-docs  ## run the notebooks of docs/tutorials again and keep their outputs
 	OMP_NUM_THREADS=1 $(BIN)/python docs/execute_tutorials.py

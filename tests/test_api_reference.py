@@ -151,6 +151,7 @@ def test_links_and_pictures_lead_to_files(site: Path):
         targets = re.findall(r"(?:href|src)=\"(?!https?:|data:|mailto:|#)([^\"#?]+)", page.read_text("utf-8"))
         assert targets
         assert [t for t in targets if not (page.parent / t).exists()] == [], page.name
+        assert [t for t in targets if t.endswith((".md", ".ipynb"))] == [], page.name
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TOP_PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 RESULT_KINDS = (".md", ".png", ".csv", ".json")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
+_TO_SOURCE = re.compile(r'href="(?!https?:)([^"#]+)\.(?:md|ipynb)(?=["#])')
 _REMOTE = re.compile(r"<script[^>]*?(?:src=\"https?://[^>]*></script>|>\s*import\(\"https?://.*?</script>)", re.S)
 
 
@@ -67,6 +68,8 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
     return _LINK.sub(moved, markdown)
 
 
-def on_post_page(output: str, **_: Any) -> str:
-    """Without the scripts that notebooks load from elsewhere: formulas here are plain text."""
-    return _REMOTE.sub("", output)
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Notebooks without the scripts that they load from elsewhere (formulas are plain text), and links to pages."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return output
+    return _TO_SOURCE.sub(r'href="\1.html', _REMOTE.sub("", output))

@@ -123,5 +123,6 @@ def test_a_title_is_wrapped_to_its_figure(tmp_path):
     lines = figure.get_suptitle().splitlines()
     assert lines[0] == "Spin marginals" and len(lines) >= 3 and " ".join(lines[1:]) == words
     (title,) = [text for text in figure.texts if text.get_text() == figure.get_suptitle()]
+    figure.canvas.draw()
     box = title.get_window_extent()
     assert box.x0 >= 0 and box.x1 <= figure.bbox.width

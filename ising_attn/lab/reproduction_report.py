@@ -155,8 +155,15 @@ def baselines(row: Row) -> list[str]:
         found.append(f"{SOFTMAX}, bias")
     if variant == "h, bias":
         found.append("h")
-    if ", steady" in variant:
-        return [*found, f"{SOFTMAX}, faster", f"{SOFTMAX}, bias", *(["h, steady"] if variant == "h+J, steady" else [])]
+    name, faster, _ = variant.partition(", faster")
+    if faster or ", steady" in variant:
+        found = [] if faster else [SOFTMAX]
+        found += [
+            f"{SOFTMAX}, faster",
+            f"{SOFTMAX}, bias{faster}",
+            *([f"h, steady{faster}"] if name[:3] == "h+J" else []),
+        ]
+        return [one for one in found if one != variant]
     if variant.startswith("h+J") and variant != "h+J+K":
         found.append("h, scalar bias" if "scalar" in variant else "h, bias" if ", bias" in variant else "h")
         found += ["h+J"] if variant != "h+J" else []

@@ -189,7 +189,7 @@ def _text_tuned(budget: Budget) -> list[Row]:
     return [
         _text_row("text-tuned", variant, context, budget.text_tuned, budget.seeds, protocol="tuned")
         for context in budget.tuned_contexts
-        for variant in (_SOFTMAX, _HJ, *_BIASED)
+        for variant in (_SOFTMAX, _HJ, *_BIASED, *_STEADY)
     ]
 
 

@@ -83,16 +83,31 @@ def checkpoint_from_bytes(content: bytes, path: str | Path) -> Checkpoint:
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} is a safetensors file but no checkpoint of ising-attn; use another")
     version = metadata.get("version", "")
-    if not version.isdecimal() or int(version) > VERSION:
+    if not version.isdecimal() or len(version) > 9 or int(version) > VERSION:
         raise CheckpointError(
-            f"{path} has checkpoint format {version or '?'}; this version reads up to {VERSION}; upgrade ising-attn"
+            f"{path} has checkpoint format {version[:9] or '?'}; this version reads up to {VERSION}; upgrade ising-attn"
         )
     if metadata.get("sha256") != _digest(metadata, tensors):
         raise CheckpointError(f"{path} is damaged (its checksum does not match); use another checkpoint")
     try:
-        return Checkpoint(**_unpack(json.loads(metadata["content"]), tensors))
-    except (KeyError, TypeError, ValueError) as error:
+        checkpoint = Checkpoint(**_unpack(json.loads(metadata["content"]), tensors))
+        _check_types(checkpoint)
+        return checkpoint
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged (its header cannot be read: {error})") from None
+
+
+def _check_types(checkpoint: Checkpoint) -> None:
+    """Refuse parts of another kind than those that are written."""
+    kinds: dict[str, Any] = {"model": dict, "model_config": dict, "step": int, "optimizer": dict | None}
+    for name, kind in (kinds | {"samplers": list, "progress": dict}).items():
+        if not isinstance(getattr(checkpoint, name), kind):
+            raise TypeError(f"{name} is a {type(getattr(checkpoint, name)).__name__}")
+    for name, value in checkpoint.model.items():
+        if not (isinstance(name, str) and isinstance(value, Tensor)):
+            raise TypeError(f"{name!r} of the model is no tensor")
+    if not all(isinstance(saved, dict) for saved in checkpoint.samplers):
+        raise TypeError("samplers are no objects")
 
 
 def load_weights(path: str | Path, model: nn.Module, *, model_config: Mapping[str, Any] | None = None) -> Checkpoint:

@@ -1,13 +1,12 @@
 """Ising problems to compare samplers on: random families, files of (h, J), and those inside a trained model."""
 
 import json
-import zipfile
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
+from ising_attn.array_files import ArrayFileError, read_arrays
 from ising_attn.boltzmann import use_sampler
 from ising_attn.lab.errors import ProblemFileError
 from samplers import Capabilities, IsingProblem, Sampler
@@ -91,9 +90,8 @@ class _Recorder(Sampler):
 
 def _read_npz(path: Path) -> IsingProblem:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        found = read_arrays(path)
+    except ArrayFileError as error:
         raise ProblemFileError(f"{path} cannot be read as NPZ: {error}") from None
     if "h" not in found or not set(found) <= {"h", "J", "allowed"}:
         raise ProblemFileError(f"{path} holds {', '.join(sorted(found)) or 'nothing'}; it needs h, and J or allowed")
@@ -109,8 +107,8 @@ def _read_coo(path: Path) -> IsingProblem:
 
     try:
         model = coo.loads(path.read_text(encoding="utf-8"), vartype=dimod.SPIN)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise ProblemFileError(f"{path} cannot be read as COO text: {error}") from None
+    except (ValueError, OverflowError) as error:
+        raise ProblemFileError(f"{path} cannot be read as COO text: {_brief(error)}") from None
     return _of_dimod(model, path)
 
 
@@ -120,9 +118,15 @@ def _read_json(path: Path) -> IsingProblem:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         model = dimod.BinaryQuadraticModel.from_serializable(values)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ProblemFileError(f"{path} is no serialised binary quadratic model: {error!r}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ProblemFileError(f"{path} is no serialised binary quadratic model: {_brief(error)}") from None
     return _of_dimod(model, path)
+
+
+def _brief(error: Exception) -> str:
+    """An error without the content of the file, which some quote whole."""
+    reason = error.reason if isinstance(error, UnicodeDecodeError) else str(error)
+    return f"{type(error).__name__}, {reason[:200]}"
 
 
 def _of_dimod(model, path: Path) -> IsingProblem:

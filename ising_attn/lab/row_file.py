@@ -122,7 +122,7 @@ class RowFile:
         """
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InvalidOptionError(f"{path} cannot be read as a sweep: {error}") from None
         try:
             rows = {name: _made(FileRow, row) for name, row in _table(values.pop("rows", {})).items()}

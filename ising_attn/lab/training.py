@@ -278,7 +278,7 @@ class Trainer:
             last = load_checkpoint(source)
             check_fits(last, self.model, model_config=self.model_config, source=source)
             self._check_resumable(last, source)
-            state = _State(**last.progress | {"seed": self.settings.seed})
+            state = self._state_of(last, source)
             best = None if state.best is None else self._best_of(run, last, state)
             self._take(last, state, best)
             if best is last.model:
@@ -304,6 +304,12 @@ class Trainer:
             last, kept = (checkpoint_from_bytes(part, "what process 0 sent") for part in (content, weights))
             self._take(last, _State(**last.progress), kept.model or None)
 
+    def _state_of(self, last: Checkpoint, source: Path) -> _State:
+        try:
+            return _State(**last.progress | {"seed": self.settings.seed})
+        except TypeError as error:
+            raise CheckpointError(f"{source} is damaged (its progress cannot be read: {error})") from None
+
     def _best_of(self, run: RunFolder, last: Checkpoint, state: _State) -> dict[str, Tensor]:
         """The best weights, which must be those that the last checkpoint speaks of."""
         if state.best_step == last.step:
@@ -326,10 +332,12 @@ class Trainer:
                 f"{source} was trained with --seed={seed}, not {self.settings.seed}; resume with the same seed, "
                 "or give another --out"
             )
-        names = [saved["name"] for saved in last.samplers], [stored_name(s) for s in self.samplers]
+        names = [str(saved.get("name")) for saved in last.samplers], [stored_name(s) for s in self.samplers]
         if names[0] != names[1]:
             there, here = (", ".join(n) or "no sampler" for n in names)
             raise CheckpointError(f"{source} was trained with {there}, not {here}; resume with the same sampler")
+        if not all(isinstance(saved.get("state"), dict) for saved in last.samplers):
+            raise CheckpointError(f"{source} holds no state of its samplers; start a new run")
         sizes = [len(group["params"]) for group in self._groups]
         if last.optimizer is None or sizes != [len(group["params"]) for group in last.optimizer["param_groups"]]:
             raise CheckpointError(f"{source} holds no optimiser state that fits this training; start a new run")

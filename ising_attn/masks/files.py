@@ -1,6 +1,5 @@
 """Masks from files: NumPy arrays, CSV, and plain text."""
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from ising_attn.array_files import ArrayFileError, read_array, read_arrays
 from ising_attn.masks.checks import checked_mask
 from ising_attn.masks.errors import MaskFileError
 
@@ -35,26 +35,20 @@ def load_mask(path: str | Path) -> Bool[Tensor, "n n"]:
 
 
 def _read_npy(path: Path) -> Tensor:
-    return _binary(path, _numpy(path))
+    try:
+        return _binary(path, read_array(path))
+    except ArrayFileError as error:
+        raise MaskFileError(f"{path} cannot be read as npy: {error}") from None
 
 
 def _read_npz(path: Path) -> Tensor:
-    with _numpy(path) as arrays:
-        if "allowed" not in arrays.files and len(arrays.files) != 1:
-            raise MaskFileError(f"{path} holds the arrays {', '.join(arrays.files) or 'none'}; name one `allowed`")
-        name = "allowed" if "allowed" in arrays.files else arrays.files[0]
-        try:
-            array = arrays[name]
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise MaskFileError(f"{path} cannot be read: {error}") from None
-        return _binary(path, array)
-
-
-def _numpy(path: Path):
     try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise MaskFileError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from None
+        arrays = read_arrays(path)
+    except ArrayFileError as error:
+        raise MaskFileError(f"{path} cannot be read as npz: {error}") from None
+    if "allowed" not in arrays and len(arrays) != 1:
+        raise MaskFileError(f"{path} holds the arrays {', '.join(arrays) or 'none'}; name one `allowed`")
+    return _binary(path, arrays["allowed"] if "allowed" in arrays else next(iter(arrays.values())))
 
 
 def _binary(path: Path, array: np.ndarray) -> Tensor:
@@ -85,5 +79,6 @@ def _row(path: Path, number: int, line: str) -> list[bool]:
         cells = list(cells[0])
     for cell in cells:
         if cell not in _ON and cell not in _OFF:
-            raise MaskFileError(f"{path}, line {number}: {cell!r} is neither of 1 # x true (allowed) and 0 . - false")
+            shown = cell if len(cell) <= 40 else cell[:40] + "…"
+            raise MaskFileError(f"{path}, line {number}: {shown!r} is neither of 1 # x true (allowed) and 0 . - false")
     return [cell in _ON for cell in cells]

@@ -8,6 +8,7 @@ import csv
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -178,17 +179,21 @@ def anneal_from_csv(path: str | Path, nanoseconds: float, **own: Any) -> AnnealS
     """
     path = Path(path)
     with _opened(path) as stream:
-        rows = list(csv.reader(stream))
+        try:
+            rows = list(csv.reader(stream))
+        except (ValueError, csv.Error) as error:
+            raise InvalidOptionError(f"{path} is not a CSV file ({error})") from None
     header = [cell.strip().lower() for cell in rows[0]] if rows else []
     columns = [next((i for i, cell in enumerate(header) if cell.startswith(key)), -1) for key in ("s", "a(s)", "b(s)")]
     if header and "s" in header:
         columns[0] = header.index("s")
     if -1 in columns:
-        raise InvalidOptionError(f"{path}: its header is {rows[:1]}; it needs columns s, A(s) (GHz) and B(s) (GHz)")
+        shown = ", ".join(header)[:100]
+        raise InvalidOptionError(f"{path}: its header is {shown!r}; it needs columns s, A(s) (GHz) and B(s) (GHz)")
     try:
         table = [[float(row[i]) for i in columns] for row in rows[1:] if any(cell.strip() for cell in row)]
     except (ValueError, IndexError) as error:
-        raise InvalidOptionError(f"{path}: a row is not numbers in every column ({error})") from None
+        raise InvalidOptionError(f"{path}: a row is not numbers in every column ({str(error)[:100]})") from None
     if len(table) < 2 or nanoseconds <= 0:
         raise InvalidOptionError(f"{path}: {len(table)} rows for {nanoseconds} ns; it needs 2 rows and a time > 0")
     s, drive, problem = (tuple(column) for column in zip(*table, strict=True))
@@ -280,7 +285,7 @@ def load_schedule(path: str | Path) -> Schedule:
     with _opened(path) as stream:
         try:
             data = json.load(stream)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidOptionError(f"{path} is not a JSON file ({error})") from None
     return schedule_from_json(data, path)
 
@@ -298,7 +303,8 @@ def schedule_from_json(data: Any, source: str | Path) -> Schedule:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InvalidOptionError(f"{path} is not a schedule: it must be a JSON object with format {FORMAT!r}")
     kinds = {"anneal": ("s", "drive", "problem"), "angles": ("fields", "couplings", "mixer")}
-    keys = kinds.get(data.get("kind", ""))
+    kind = data.get("kind")
+    keys = kinds.get(kind) if isinstance(kind, str) else None
     if keys is None:
         raise InvalidOptionError(f"{path}: kind is {data.get('kind')!r}; it must be 'anneal' or 'angles'")
     columns = [_numbers(path, data, key) for key in keys]
@@ -325,10 +331,17 @@ def _opened(path: Path):
 
 def _numbers(path: Path, data: dict, key: str) -> list[float]:
     row = data.get(key)
-    good = isinstance(row, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in row)
+    good = isinstance(row, list) and all(map(_is_number, row))
     if not good:
         raise InvalidOptionError(f"{path}: {key!r} must be a list of numbers")
     return [float(v) for v in row or ()]
+
+
+def _is_number(value: Any) -> bool:
+    """Integers no larger than a float can be; JSON's have any size."""
+    if isinstance(value, float):
+        return True
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _typed(path: Path, data: dict, key: str, kind: type) -> Any:

@@ -44,9 +44,9 @@ while len(done) < 6:
         server = os.getppid()
         worker = int(Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(worker, signal.SIGKILL)
-        time.sleep(60)
+        time.sleep(300)
     if "wait" in flags and "resume" not in flags:
-        time.sleep(60)
+        time.sleep(300)
     done.append(len(done) * 0.1 + int(flags["seed"]))
     kept.write_text(json.dumps(done))
 (out / "summary.json").write_text(json.dumps({"value": sum(done)}))
@@ -294,7 +294,7 @@ def _marked(mark: str) -> list[int]:
     return found
 
 
-def _until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def _until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "nothing happened"

@@ -67,7 +67,7 @@ def all_findings() -> list[Finding]:
 
 
 _REQUIRED = ("ising-attn", "numpy", "scipy", "numba", "dimod", "dwave-samplers", "qiskit", "safetensors")
-_OPTIONAL = (("matplotlib", "plots", "plots"),)
+_OPTIONAL = (("matplotlib", "plots", "plots"), ("ray", "cluster", "sweeps on a cluster"))
 
 
 def _packages() -> list[Finding]:

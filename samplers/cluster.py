@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import re
 import signal
+import socket
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from samplers.processes import variables
 
 # The least that Ray takes. What is sent is small; plasma would else claim a third of the memory.
 _OBJECT_STORE_BYTES = 80 * 2**20
+_ANSWER_SECONDS = 10.0
 _OF_A_LOCAL_RAY = {
     # Nothing about this machine is sent to anyone.
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -65,12 +67,26 @@ def connected(address: str, *, workers: int = 1, environment: Mapping[str, str] 
     if ray.is_initialized():
         yield ray
         return
+    _check_answer(address)
     with _quiet(), _sigterm_kept():
         try:
             _init(ray, address, workers, environment or {})
             yield ray
         finally:
             ray.shutdown()
+
+
+def _check_answer(address: str) -> None:
+    """Refuse a port where nobody listens; Ray would try for minutes and tell of each try."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(
+            f"no Ray cluster answers at {address!r} ({error}); ray start --head starts one, and says its address"
+        ) from error
 
 
 def _init(ray: Any, address: str, workers: int, environment: Mapping[str, str]) -> None:

@@ -4,11 +4,13 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,18 @@ def test_without_ray_the_extra_is_named_and_nothing_starts(journal, tmp_path, mo
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingDependencyError, match=r"ising-attn\[cluster\]"):
         Sweep(tmp_path / "out", cluster="local", preload=()).run(jobs(journal, "a", 1))
+    assert not journal.exists()
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_port_where_nobody_listens_is_refused_at_once(journal, tmp_path, monkeypatch, scheme):
+    ray_module = types.SimpleNamespace(is_initialized=lambda: False)
+    monkeypatch.setitem(sys.modules, "ray", ray_module)
+    with socket.socket() as reserved:  # bound, but not listening
+        reserved.bind(("127.0.0.1", 0))
+        address = f"{scheme}127.0.0.1:{reserved.getsockname()[1]}"
+        with pytest.raises(ClusterError, match="no Ray cluster answers at"):
+            Sweep(tmp_path / "out", cluster=address).run(jobs(journal, "a", 1))
     assert not journal.exists()
 
 

@@ -21,10 +21,11 @@ class MultiheadAttention(nn.Module):
     """An attention layer of this package with the call of `torch.nn.MultiheadAttention`.
 
     Called alike, with masks of torch's meaning: True where a key may NOT be used, or numbers that are added to the
-    scores (−∞ forbids). Without a mask every query may use every key. Queries may come from another sequence than keys
-    and values; couplings J belong to positions of the keys. With kind "softmax" and equal weights it gives torch's
-    results, but for two cases: a query without any key gives the bias of the output, not NaN, and the weights that are
-    returned are those before dropout.
+    scores (−∞ and the lowest number of the mask's dtype forbid; any other is a field, and a spin that it turns to −1
+    still acts on others by J). Without a mask every query may use every key. Queries may come from another sequence
+    than keys and values; couplings J belong to positions of the keys. With kind "softmax" and equal weights it gives
+    torch's results, but for two cases: a query without any key gives the bias of the output, not NaN, and the weights
+    that are returned are those before dropout.
 
     It works inside `nn.TransformerEncoderLayer` and its like, which then take no fused path.
 
@@ -67,7 +68,9 @@ class MultiheadAttention(nn.Module):
 
     @classmethod
     def from_torch(cls, attention: nn.MultiheadAttention, *, context: int, **options: Any) -> "MultiheadAttention":
-        """A layer with the weights of a torch one, on its device and in its dtype and mode.
+        """A layer with the weights of a torch one, frozen where they are, on its device and in its dtype and mode.
+
+        What the kind has beside them, such as couplings, is drawn as in any new layer.
 
         Args:
             context, options: as of the class; `kind` and `sampler` among them.
@@ -83,8 +86,7 @@ class MultiheadAttention(nn.Module):
             )
         weight, biased = attention.in_proj_weight, attention.in_proj_bias is not None
         sizes = (attention.embed_dim, attention.num_heads, attention.dropout, biased)
-        with torch.random.fork_rng(devices=[]):  # no weight that is drawn here stays, but for those of the kind
-            made = cls(*sizes, context=context, batch_first=attention.batch_first, **options)
+        made = cls(*sizes, context=context, batch_first=attention.batch_first, **options)
         made.to(device=weight.device, dtype=weight.dtype)
         inner, width = made.attention, 2 * attention.embed_dim
         if inner.query_key is None:
@@ -93,10 +95,12 @@ class MultiheadAttention(nn.Module):
             )
         with torch.no_grad():
             for part, ours in ((slice(width), inner.query_key), (slice(width, None), inner.value)):
-                ours.weight.copy_(weight[part])
+                ours.weight.copy_(weight[part]).requires_grad_(weight.requires_grad)
                 if biased:
-                    ours.bias.copy_(attention.in_proj_bias[part])
+                    ours.bias.copy_(attention.in_proj_bias[part]).requires_grad_(attention.in_proj_bias.requires_grad)
             inner.out.load_state_dict(attention.out_proj.state_dict())
+        for name, parameter in attention.out_proj.named_parameters():
+            inner.out.get_parameter(name).requires_grad_(parameter.requires_grad)
         return made.train(attention.training)
 
     def forward(
@@ -241,6 +245,6 @@ def _split(name: str, mask: Tensor) -> tuple[Tensor, Tensor | None]:
         raise InvalidProblemError(
             f"{name} is {mask.dtype}; it must be bool, True where a key may NOT be used, or floats to add to the scores"
         )
-    allowed = mask != -torch.inf
+    allowed = ~(mask <= torch.finfo(mask.dtype).min)  # NaN is for the sampler to refuse
     shift = torch.where(allowed, mask, 0.0)
     return allowed, shift if shift.requires_grad or bool(shift.any()) else None

@@ -123,14 +123,30 @@ def test_a_query_without_any_key_gives_the_bias_of_the_output():
     torch.testing.assert_close(out, ours.attention.out.bias.expand_as(out))
 
 
-def test_dtype_device_mode_and_the_global_generator_are_kept():
+def test_dtype_device_mode_and_what_is_frozen_are_kept():
     theirs, _ = pair(dropout=0.25, batch_first=True)
     theirs.eval()
-    before = torch.random.get_rng_state()
+    theirs.in_proj_weight.requires_grad_(False)
+    theirs.out_proj.bias.requires_grad_(False)
     ours = MultiheadAttention.from_torch(theirs.half(), context=4)
-    assert torch.equal(torch.random.get_rng_state(), before)
+    frozen = {name for name, p in ours.attention.named_parameters() if not p.requires_grad}
+    assert frozen == {"query_key.weight", "value.weight", "out.bias"}
     assert {p.dtype for p in ours.parameters()} == {torch.float16} and not ours.training
     assert ours.attention.dropout.p == 0.25 and ours.batch_first
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("lowest", [True, False])
+def test_the_lowest_number_of_a_mask_forbids_as_infinity_does(dtype, lowest):
+    torch.manual_seed(0)
+    ours = MultiheadAttention(DIM, HEADS, batch_first=True, context=KEYS, coupling_std=0.5)
+    x = sequence(KEYS, batch_first=True).float()
+    later = torch.ones(KEYS, KEYS, dtype=torch.bool).triu(1)
+    number = torch.finfo(dtype).min if lowest else -math.inf
+    mask = torch.zeros(KEYS, KEYS, dtype=dtype).masked_fill(later, number)
+    agree(ours(x, x, x, attn_mask=mask), ours(x, x, x, attn_mask=later))
+    padding = torch.zeros(BATCH, KEYS, dtype=dtype).masked_fill(PADDING, number)
+    agree(ours(x, x, x, key_padding_mask=padding), ours(x, x, x, key_padding_mask=PADDING))
 
 
 # ---- Boltzmann attention under the same call -------------------------------------------------------------------------
@@ -234,6 +250,13 @@ def test_an_encoder_with_boltzmann_attention_trains_every_weight():
     model(sequence(KEYS, batch_first=True)).square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     assert any(name.endswith("couplings.values") and p.grad.any() for name, p in model.named_parameters())  # type: ignore[union-attr]
+
+
+def test_layers_that_are_replaced_start_with_couplings_of_their_own():
+    model = encoder()
+    replace_attention(model, context=KEYS, coupling_std=0.1)
+    first, second = (value for name, value in model.named_parameters() if name.endswith("couplings.values"))
+    assert first.any() and not torch.equal(first, second)
 
 
 def test_a_layer_that_stands_in_two_places_is_replaced_in_both():

@@ -36,10 +36,15 @@ class MissingDependencyError(IsingAttnError, ImportError):
     """An optional package is absent."""
 
     def __init__(self, package: str, extra: str, purpose: str):
+        self._given = package, extra, purpose
         super().__init__(
             f"{purpose} needs the package {package!r}, which is not installed; "
             f"install it with: pip install 'ising-attn[{extra}]'"
         )
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        # From a worker to its caller, errors travel as pickles.
+        return type(self), self._given
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
 """Sampler calls spread over workers equal the unsplit call: draws, marginals, gradients, notes, state."""
 
 import copy
+import inspect
 import os
 import pickle
 import signal
@@ -15,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ising_attn.lab.config import SamplerSettings, parse_settings
-from samplers import IsingProblem, NotSupportedError, Sampler, get_sampler
+from samplers import IsingProblem, NotSupportedError, Sampler, errors, get_sampler
 from samplers.dqa import DQASampler
-from samplers.errors import EngineError, InvalidOptionError
+from samplers.errors import EngineError, InvalidOptionError, MissingDependencyError
 from samplers.plain_data import sampler_to_dict
 from samplers.samples import Samples
 from samplers.spread import SpreadSampler, plain_class, spread_sampler
@@ -208,6 +209,22 @@ def test_impossible_uses_are_refused(threads):
         torch.autograd.grad(m.sum(), given.fields, create_graph=True)
 
 
+class Lacking(Short):
+    """Needs a package that is not there."""
+
+    def _sample(self, given: IsingProblem, num_reads: int, key: int) -> Samples:
+        raise MissingDependencyError("qiskit-aer", "aer", "circuits")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, Exception)]
+)
+def test_every_error_can_come_back_from_a_worker(kind):
+    error = kind("p", "x", "y") if kind is MissingDependencyError else kind("said")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind and str(again) == str(error)
+
+
 # ---- processes ------------------------------------------------------------------------------------------------------
 
 
@@ -245,6 +262,11 @@ def test_processes_give_the_same_and_say_what_they_have_to_say(tmp_path):
         with pytest.raises(EngineError, match="died 3 times"):
             spread.sample(given, 3)
     assert spread._workers._own is None
+    with (
+        spread_sampler(Lacking(), workers=2) as spread,
+        pytest.raises(MissingDependencyError, match="circuits needs the package 'qiskit-aer'"),
+    ):
+        spread.sample(given, 3)
 
 
 @pytest.mark.slow

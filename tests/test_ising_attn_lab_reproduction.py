@@ -186,6 +186,11 @@ def test_baselines_are_those_of_the_same_kind():
     assert report.baselines(named["h+J, bias"]) == ["softmax", "softmax, bias", "h, bias", "h+J"]
     assert report.baselines(named["h+J, scalar bias"]) == ["softmax", "h, scalar bias", "h+J"]
     assert report.baselines(named["dqa, learned"]) == ["softmax", "exact"]
+    assert report.baselines(named["softmax, faster"]) == ["softmax"]
+    of_the_recipe = report.baselines(named["h+J, steady, faster"])
+    assert of_the_recipe == ["softmax, faster", "softmax, fastest", "softmax, bias, faster", "h, steady, faster"]
+    assert of_the_recipe[:-1] == report.baselines(named["h, steady, faster"])
+    assert set(of_the_recipe) <= named.keys()
 
 
 def test_every_run_is_a_line_with_its_command_and_commit(made_up):

@@ -140,6 +140,20 @@ def comparisons(results: Sequence[Measured]) -> list[Comparison]:
     ]
 
 
+# Each against softmax at every rate that it was given, which is what decides.
+_STEADY = (SOFTMAX, f"{SOFTMAX}, faster", f"{SOFTMAX}, bias")
+_FASTER = (f"{SOFTMAX}, faster", f"{SOFTMAX}, fastest", f"{SOFTMAX}, bias, faster")
+_OF_THE_RECIPE = {
+    f"{SOFTMAX}, faster": (SOFTMAX,),
+    f"{SOFTMAX}, fastest": (f"{SOFTMAX}, faster",),
+    f"{SOFTMAX}, bias, faster": (f"{SOFTMAX}, faster",),
+    "h, steady": _STEADY,
+    "h+J, steady": (*_STEADY, "h, steady"),
+    "h, steady, faster": _FASTER,
+    "h+J, steady, faster": (*_FASTER, "h, steady, faster"),
+}
+
+
 def baselines(row: Row) -> list[str]:
     """What a variant is held against: softmax; with a bias, softmax with one; with couplings, the same without.
 
@@ -148,6 +162,8 @@ def baselines(row: Row) -> list[str]:
     variant = row.variant
     if variant == SOFTMAX:
         return []
+    if variant in _OF_THE_RECIPE:
+        return list(_OF_THE_RECIPE[variant])
     found = [SOFTMAX]
     if row.part == "samplers":
         return found if variant == "exact" else [*found, "exact"]
@@ -155,15 +171,6 @@ def baselines(row: Row) -> list[str]:
         found.append(f"{SOFTMAX}, bias")
     if variant == "h, bias":
         found.append("h")
-    name, faster, _ = variant.partition(", faster")
-    if faster or ", steady" in variant:
-        found = [] if faster else [SOFTMAX]
-        found += [
-            f"{SOFTMAX}, faster",
-            f"{SOFTMAX}, bias{faster}",
-            *([f"h, steady{faster}"] if name[:3] == "h+J" else []),
-        ]
-        return [one for one in found if one != variant]
     if variant.startswith("h+J") and variant != "h+J+K":
         found.append("h, scalar bias" if "scalar" in variant else "h, bias" if ", bias" in variant else "h")
         found += ["h+J"] if variant != "h+J" else []

@@ -36,7 +36,7 @@ class Pretrained:
         primitive. `from_pretrained(…, sampler=…)` then asks for the sampler.
 
         Raises:
-            CheckpointError: the folder holds something else, such as a run.
+            CheckpointError: the folder holds something else, such as a run or a model of another library.
         """
         save(self, folder)  # type: ignore[arg-type]
 
@@ -82,8 +82,9 @@ def save(model: nn.Module, folder: str | Path) -> None:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file; give a folder")
-    if (folder / CONFIG).exists() and not (folder / WEIGHTS).exists():
-        raise CheckpointError(f"{folder} has the {CONFIG} of something else; give another folder")
+    there = next((name for name in (CONFIG, WEIGHTS) if (folder / name).exists()), None)
+    if there is not None and not _is_own(folder / there):
+        raise CheckpointError(f"{folder} has the {there} of something else; give another folder")
     checkpoint = Checkpoint(
         model=model.state_dict(),
         model_config=model.config.to_dict(),  # type: ignore[union-attr, operator]
@@ -119,6 +120,21 @@ def load(
     check_fits(checkpoint, model, model_config=None, source=file)
     model.load_state_dict(checkpoint.model)
     return model.eval()
+
+
+def _is_own(file: Path) -> bool:
+    """Whether a config.json, or weights without one, were written here."""
+    from ising_attn.lab.checkpoints import load_checkpoint
+    from ising_attn.lab.errors import CheckpointError
+
+    try:
+        if file.name == WEIGHTS:
+            load_checkpoint(file)
+            return True
+        found = json.loads(file.read_bytes().decode())
+        return isinstance(found, dict) and found.get("format") == FORMAT
+    except (CheckpointError, ValueError, RecursionError):
+        return False
 
 
 def _settings(checkpoint: Any) -> dict[str, Any]:

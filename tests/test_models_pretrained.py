@@ -207,6 +207,23 @@ def test_a_checkpoint_without_the_samplers_options_asks_for_the_sampler(tmp_path
     from_pretrained(tmp_path / "old", sampler="exact")
 
 
+def test_a_model_of_another_library_is_never_overwritten(tmp_path):
+    config, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+    config.write_text('{"architectures": ["BertModel"]}')
+    weights.write_bytes(b"theirs")
+    for name in ("config.json", "model.safetensors"):
+        with pytest.raises(CheckpointError, match=f"{name} of something else; give another folder"):
+            made("logic-lm").save_pretrained(tmp_path)
+        assert weights.read_bytes() == b"theirs"
+        config.unlink(missing_ok=True)
+    weights.unlink()
+    for first in (config, weights):  # one of our own is replaced, also where the other file is lost
+        made("logic-lm").save_pretrained(tmp_path)
+        first.unlink()
+    made("logic-lm", seed=1).save_pretrained(tmp_path)
+    from_pretrained(tmp_path)
+
+
 def test_a_run_is_never_overwritten(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="config.json of something else"):

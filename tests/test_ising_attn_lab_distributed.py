@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import safetensors.torch
@@ -193,6 +193,29 @@ def test_batches_of_many_kinds_are_divided():
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------
+class Named(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Doubled:
+    x: torch.Tensor
+    twice: torch.Tensor = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "twice", 2 * self.x)
+
+
+def test_batches_that_are_made_in_their_own_way_are_divided():
+    x = torch.arange(4.0)
+    named, doubled = rows_of((Named(x, -x), Doubled(x)), 1, 3)
+    assert isinstance(named, Named) and named.x.tolist() == [1, 2] and named.y.tolist() == [-1, -2]
+    assert isinstance(doubled, Doubled) and doubled.twice.tolist() == [2, 4]
+    with pytest.raises(NotSupportedError, match="parts of .0, 4. rows"):
+        num_rows((x, x.sum()))
+
+
 def test_one_process_needs_nothing(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)

@@ -200,7 +200,7 @@ class _Loss(nn.Module):
 
 def num_rows(batch: Any) -> int:
     """How many rows a batch has."""
-    counts = {len(tensor) for tensor in _tensors(batch)}
+    counts = {len(tensor) if tensor.ndim else 0 for tensor in _tensors(batch)}
     if len(counts) != 1:
         raise NotSupportedError(
             f"a batch of type {type(batch).__name__} has parts of {sorted(counts)} rows; to be divided among processes "
@@ -214,12 +214,13 @@ def rows_of(batch: Any, start: int, stop: int) -> Any:
     if isinstance(batch, Tensor):
         return batch[start:stop]
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        parts = {field.name: rows_of(getattr(batch, field.name), start, stop) for field in dataclasses.fields(batch)}
-        return type(batch)(**parts)
+        names = [field.name for field in dataclasses.fields(batch) if field.init]
+        return type(batch)(**{name: rows_of(getattr(batch, name), start, stop) for name in names})
     if isinstance(batch, dict):
         return {key: rows_of(value, start, stop) for key, value in batch.items()}
     if isinstance(batch, tuple | list):
-        return type(batch)(rows_of(value, start, stop) for value in batch)
+        parts = (rows_of(value, start, stop) for value in batch)
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)  # named tuples take each
     raise NotSupportedError(
         f"a {type(batch).__name__} cannot be divided among processes; batches are made of tensors, dataclasses, "
         "tuples, lists and dicts"

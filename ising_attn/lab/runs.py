@@ -25,6 +25,9 @@ _RECORDED_PACKAGES = (
     "ising-attn", "torch", "numpy", "scipy", "numba", "dimod", "dwave-samplers", "dwave-system", "qiskit", "qiskit-aer",
     "qiskit-aer-gpu",
 )  # fmt: skip
+_ENVIRONMENT = "environment.json"
+_OF_A_START = (".lock", _ENVIRONMENT)
+"""What a start leaves behind that came to no config.json, on a full disk for instance."""
 
 
 class RunFolder:
@@ -83,6 +86,7 @@ class RunFolder:
                 run._earlier_environment()
                 run._drop_torn_line()
             else:
+                (folder / _ENVIRONMENT).unlink(missing_ok=True)
                 run.write_config()
             run.checkpoints.mkdir(exist_ok=True)
             run.plots.mkdir(exist_ok=True)
@@ -159,11 +163,11 @@ class RunFolder:
         record = environment(self.device)
         if (before := self._earlier_environment()) is not None:
             record["resumed_from"] = [*before.pop("resumed_from", []), before]
-        self.write_json("environment.json", record)
+        self.write_json(_ENVIRONMENT, record)
         self._recorded = True
 
     def _earlier_environment(self) -> dict[str, Any] | None:
-        file = self.path / "environment.json"
+        file = self.path / _ENVIRONMENT
         if not file.exists():
             return None
         record = read_json(file)
@@ -181,7 +185,11 @@ def check_usable(folder: Path, *, resume: bool) -> None:
         raise RunFolderError(f"{folder} holds a run already; continue it with --resume, or give another --out")
     if resume and not has_run:
         raise RunFolderError(f"{folder} holds no run to resume (no config.json); leave --resume out to start one")
-    if not has_run and folder.is_dir() and any(f.name != ".lock" and not is_partial(f) for f in folder.iterdir()):
+    if (
+        not has_run
+        and folder.is_dir()
+        and any(f.name not in _OF_A_START and not is_partial(f) for f in folder.iterdir())
+    ):
         raise RunFolderError(f"{folder} is not empty and is no run folder; give another --out")
 
 

@@ -217,4 +217,4 @@ def other_contexts(path: Path, own: Sequence[Measured], command: str) -> None:
 
 
 def _note(own: Sequence[Measured], command: str) -> str:
-    return f"{provenance(run for m in own for run in m.runs.values())} {command}"
+    return f"{provenance((run for m in own for run in m.runs.values()), short=True)} {command}"

@@ -106,12 +106,13 @@ def spoken_seeds(seeds: Iterable[int]) -> str:
     return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
 
 
-def provenance(runs: Iterable[FinishedRun]) -> str:
-    """Seeds and commits of runs, for captions."""
+def provenance(runs: Iterable[FinishedRun], *, short: bool = False) -> str:
+    """Seeds and commits of runs, for captions; `short` names no more than one commit."""
     shown = list(runs)
     commits = sorted({run.commit or "unknown" for run in shown})
     seeds = spoken_seeds(run.seed for run in shown)
-    return f"Seeds {seeds}; commit{'s' if len(commits) > 1 else ''} {', '.join(commits)}."
+    several = f"{len(commits)} commits" if short else f"commits {', '.join(commits)}"
+    return f"Seeds {seeds}; {several if len(commits) > 1 else f'commit {commits[0]}'}."
 
 
 def runs_table(results: Mapping[str, Runs], keys: Sequence[str]) -> Table:

@@ -242,7 +242,7 @@ def test_ctrl_c_ends_a_sweep_and_its_ray_and_says_nothing_of_it(tmp_path):
     pytest.importorskip("ray", reason="Ray is not installed")
     (tmp_path / "rows.toml").write_text(
         'title = "T"\nexperiment = "brackets"\nseeds = [0, 1]\nflags = ["--steps=100000", "--eval-every=50"]\n'
-        '[[measures]]\nkey = "test_accuracy"\n[rows.a]\nflags = []\n'
+        '[[measures]]\nkey = "test_accuracy"\nname = "accuracy"\n[rows.a]\nflags = []\n'
     )
     out, mark = tmp_path / "out", f"mark-{os.getpid()}"
     command = [sys.executable, str(ROOT / "experiments/sweep.py"), f"--file={tmp_path / 'rows.toml'}", f"--out={out}"]
@@ -255,7 +255,8 @@ def test_ctrl_c_ends_a_sweep_and_its_ray_and_says_nothing_of_it(tmp_path):
         start_new_session=True,
     )
     try:
-        _until(lambda: len(list(out.glob("runs/a/*/checkpoints/*"))) >= 2, 200)
+        _until(lambda: process.poll() is not None or len(list(out.glob("runs/a/*/checkpoints/*"))) >= 2, 200)
+        assert process.poll() is None, process.communicate()[1]
         os.killpg(process.pid, signal.SIGINT)
         said, errors = process.communicate(timeout=100)
     finally:

@@ -1,14 +1,13 @@
 """Models kept in folders: every registered one comes back, with its samplers; strange folders are refused."""
 
-import contextlib
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from default_dtype import default_dtype
 from torch import Tensor, nn
 
 import models
@@ -40,15 +39,6 @@ def made(name: str, sampler: Any = None, seed: int = 0) -> Any:
 def outputs(model: nn.Module) -> Tensor:
     with torch.no_grad():
         return model(TOKENS)
-
-
-@contextlib.contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Logic models make bits of torch's default dtype."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    yield
-    torch.set_default_dtype(before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

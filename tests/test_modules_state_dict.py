@@ -1,15 +1,15 @@
 """Every public torch module keeps its values, outputs and dtypes through a state dict; a new one is found by itself."""
 
-import contextlib
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
+from default_dtype import default_dtype
 from torch import Tensor, nn
 
 import ising_attn
@@ -172,15 +172,6 @@ def moved(module: nn.Module) -> nn.Module:
 def made(make: Callable[[], nn.Module], seed: int, dtype: torch.dtype) -> nn.Module:
     torch.manual_seed(seed)
     return make().to(dtype).eval()
-
-
-@contextlib.contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """What a module makes by itself (bits, distances) is of torch's default dtype."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    yield
-    torch.set_default_dtype(before)
 
 
 def results(run: Callable[[nn.Module], Any], module: nn.Module, dtype: torch.dtype) -> list[Tensor]:

@@ -10,7 +10,7 @@ from torch import nn
 from ising_attn import BoltzmannAttention
 from ising_attn.lab.bracket_report import BracketReport, report_on
 from ising_attn.lab.bracket_task import BracketScores, BracketTask
-from ising_attn.lab.brackets import IGNORE, BracketBatch, BracketData, BracketLaw
+from ising_attn.lab.brackets import FIRST_FILLER, IGNORE, BracketBatch, BracketData, BracketLaw
 from ising_attn.lab.comparison import MarginalError, marginals
 from ising_attn.lab.inference import Inference
 from ising_attn.lab.seeds import mean_summary, seeds_table
@@ -146,8 +146,10 @@ def test_both_engines_of_an_anneal_run_on_a_part_of_the_test_set():
 
 
 def test_tables_of_a_report():
-    scores = BracketScores(np.array([True, False]), np.array([0.1, 2.0]), np.array([1, 2]), np.array([1, 4]))
-    better = BracketScores(np.array([True, True]), scores.nats, scores.depths, scores.distances)
+    scores = BracketScores(
+        np.array([True, False]), np.array([0.1, 2.0]), np.array([1, 2]), np.array([1, 4]), np.ones(2, bool)
+    )
+    better = BracketScores(np.array([True, True]), scores.nats, scores.depths, scores.distances, scores.held_out)
     report = BracketReport(
         chosen=Inference("dqa", 1, scores, 0.5, np.array([0.2, 0.4])),
         exact=Inference("exact", 1, better, 0.1, np.array([0.1, 0.4])),
@@ -175,3 +177,30 @@ def test_batches_move_and_slice_together():
     batch = BracketBatch.of(np.array([[0, 1, 2], [2, 0, 1]]))
     part = batch[1:].to("cpu")
     assert len(part) == 1 and part.targets.tolist() == [[IGNORE, IGNORE, 1]] and part.depths.tolist() == [[0, 0, 1]]
+
+
+@pytest.mark.parametrize(("context", "share", "common"), [(8, 0.25, 14), (9, 0.25, 0), (4, 0.0, 2)])
+def test_accuracy_on_sequences_that_training_cannot_have_seen_is_told_apart(context, share, common):
+    data = BracketData(BracketLaw(context, share), validation_size=50, test_size=400)
+    task = BracketTask(data, batch_size=4)
+    scores = task.scores(Oracle(data, 99), data.test)
+    full = (data.test.tokens < FIRST_FILLER).all(dim=1)
+    unseen = torch.full_like(full, True) if not common else ~full
+    closing = data.test.targets != IGNORE
+    np.testing.assert_array_equal(scores.held_out, unseen[:, None].expand_as(closing)[closing].numpy())
+    if unseen.any():
+        assert scores.held_out_accuracy == pytest.approx(scores.correct[scores.held_out].mean())
+    else:
+        assert scores.held_out_accuracy is None
+
+
+def test_report_tells_the_held_out_accuracy_only_where_splits_share_sequences():
+    for context, told in ((8, True), (9, False)):
+        torch.manual_seed(0)
+        model = BracketMatcher(BracketMatcherConfig(context=context, embed_dim=8), sampler=get_sampler("exact"))
+        task = BracketTask(BracketData(BracketLaw(context), validation_size=10, test_size=200), batch_size=4)
+        report = report_on(model, task, label="exact", seed=0, marginal_sequences=2, aer_sequences=0)
+        held_out = report.summary()["test_accuracy_held_out"]
+        assert (held_out != report.summary()["test_accuracy"]) == told
+        remarks = " ".join(report.remarks())
+        assert (f"no training has seen: {held_out:.2%}" in remarks) == told

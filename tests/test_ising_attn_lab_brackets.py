@@ -162,18 +162,48 @@ def test_a_bracket_that_was_never_opened_is_refused():
         matches(np.array([[CLOSE, OPEN]]))
 
 
+@pytest.mark.parametrize("context", [5, 7])
 @pytest.mark.parametrize("train_size", [None, 3000])
-def test_splits_share_no_sequence_whatever_the_seeds(train_size):
-    def rows(tokens: torch.Tensor) -> set[bytes]:
-        return {row.tobytes() for row in tokens.numpy()}
+def test_splits_share_no_sequence_but_common_ones_whatever_the_seeds(context, train_size):
+    law = BracketLaw(context, 0.5)
 
-    data = BracketData(BracketLaw(5, 0.5), validation_size=500, test_size=700, train_size=train_size, seed=1)
-    other = BracketData(BracketLaw(5, 0.5), validation_size=500, test_size=700, train_size=train_size, seed=2)
+    def rows(tokens: torch.Tensor) -> set[bytes]:
+        return {row.tobytes() for row in tokens.numpy()[~law.is_common(tokens.numpy())]}
+
+    data = BracketData(law, validation_size=500, test_size=700, train_size=train_size, seed=1)
+    other = BracketData(law, validation_size=500, test_size=700, train_size=train_size, seed=2)
     train = set().union(*(rows(data.train_batch(300, seed=7, step=s).tokens) for s in range(10)))
     assert (len(data.validation), len(data.test)) == (500, 700)
     for held_out in (data.validation, data.test, other.validation, other.test):
-        assert not train & rows(held_out.tokens)
+        assert rows(held_out.tokens) and not train & rows(held_out.tokens)
     assert not rows(data.validation.tokens) & rows(other.test.tokens)
+
+
+@pytest.mark.parametrize(("context", "common"), [(4, 2), (6, 5), (8, 14), (10, 42), (12, 0), (7, 0), (300, 0)])
+def test_common_sequences_are_those_that_fill_the_context_at_a_short_one(context, common):
+    law = BracketLaw(context)
+    assert law.num_common() == common
+    tokens = law.draw(2000, np.random.default_rng(11))
+    full = (tokens < FIRST_FILLER).all(axis=1)
+    np.testing.assert_array_equal(law.is_common(tokens), full & (common > 0))
+    share = law.pair_probabilities()[-1] if common else 0.0
+    assert law.common_share == pytest.approx(share)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_every_split_keeps_the_law_of_words_without_fillers(split):
+    """Each of the 14 words of 4 pairs has 2.3 % of the law; left out of training, it is a quarter of a test set."""
+    law = BracketLaw(8)
+    drawn = law.draw_split(split, 20_000, np.random.default_rng(12))
+    full = (drawn < FIRST_FILLER).all(axis=1)
+    words, counts = np.unique(drawn[full], axis=0, return_counts=True)
+    assert len(words) == 14 and stats.chisquare(counts).pvalue > 1e-3
+    pairs = np.bincount((drawn == OPEN).sum(axis=1), minlength=5)[1:]
+    assert stats.chisquare(pairs, 20_000 * law.pair_probabilities()).pvalue > 1e-3
+    by_content = law.draw(60_000, np.random.default_rng(13))
+    by_content = by_content[split_of(by_content) == ["train", "validation", "test"].index(split)]
+    left = len(np.unique(by_content[(by_content < FIRST_FILLER).all(axis=1)], axis=0))
+    assert left < 14, "the test must tell the law from a split of all sequences by content"
 
 
 def test_a_split_holds_its_share_of_the_law():
@@ -186,7 +216,7 @@ def test_a_split_holds_its_share_of_the_law():
     assert stats.chisquare(pairs, pairs.sum() * expected / expected.sum()).pvalue > 1e-3
 
 
-@pytest.mark.parametrize(("context", "share"), [(2, 0.25), (3, 0.25), (4, 0.0), (8, 0.0)])
+@pytest.mark.parametrize(("context", "share"), [(2, 0.25), (3, 0.25), (4, 0.0), (7, 0.0), (8, 0.0), (8, 0.02)])
 def test_where_too_few_sequences_exist_the_overlap_is_told(context, share):
     data = BracketData(BracketLaw(context, share), validation_size=20, test_size=20)
     assert not data.law.is_splittable
@@ -198,7 +228,17 @@ def test_where_too_few_sequences_exist_the_overlap_is_told(context, share):
 def test_where_the_held_out_sequences_repeat_it_is_told_and_where_not_there_is_no_remark():
     remark = BracketData(BracketLaw(4, 0.5), test_size=2000).remark()
     assert remark is not None and "none of them is in the training data" in remark
-    assert BracketData(BracketLaw(8)).remark() is None
+    assert BracketData(BracketLaw(12)).remark() is None
+
+
+def test_sequences_in_every_split_are_told():
+    remark = BracketData(BracketLaw(8)).remark()
+    assert remark == (
+        "the 14 most common sequences, 32% of all, are in training and test data alike; no other sequence is in both"
+    )
+    short = BracketData(BracketLaw(4, 0.5), test_size=2000).remark()
+    assert short is not None and short.startswith("the 2 most common sequences, 33% of all")
+    assert "other validation sequences are" in short
 
 
 def test_batches_depend_on_seed_and_step_alone():
@@ -242,6 +282,7 @@ def test_no_global_generator_is_moved():
         (lambda: BracketLaw(8, filler_share=1.0), "between 0 and 0.95"),
         (lambda: BracketLaw(8, filler_share=float("nan")), "between 0 and 0.95"),
         (lambda: BracketLaw(8, types=0), "types is 0; there are 1 to 4"),
+        (lambda: BracketLaw(8, types=True), "types is True; there are 1 to 4"),
         (lambda: BracketLaw(8, types=5), "types is 5; there are 1 to 4"),
         (lambda: BracketData(BracketLaw(8), test_size=0), "test_size is 0"),
     ],

@@ -38,20 +38,22 @@ class BracketReport(Comparison[BracketScores]):
         return [*super().inferences(), *(self.engines or ())]
 
     def remarks(self) -> list[str]:
-        """How far the engines of the anneal are apart."""
-        difference = self.engine_difference()
-        if difference is None:
-            return []
-        return [
-            f"Circuits on Aer against the state vector: largest difference {difference.largest:.1e} over "
-            f"{difference.count} marginals."
-        ]
+        """The accuracy on what no training has seen where that is a part of the test set; how far engines are apart."""
+        found, scores, difference = [], self.chosen.scores, self.engine_difference()
+        if scores.held_out_accuracy is not None and not scores.held_out.all():
+            found.append(f"On the {scores.held_out.mean():.0%} of closings in sequences that no training has seen: "
+                         f"{scores.held_out_accuracy:.2%}.")  # fmt: skip
+        if difference is not None:
+            found.append(f"Circuits on Aer against the state vector: largest difference {difference.largest:.1e} over "
+                         f"{difference.count} marginals.")  # fmt: skip
+        return found
 
     def summary(self) -> dict[str, Any]:
         """The numbers of summary.json that come from here."""
         error, difference = self.error(self.chosen), self.engine_difference()
         return {
             "test_accuracy": self.chosen.scores.accuracy,
+            "test_accuracy_held_out": self.chosen.scores.held_out_accuracy,
             "test_accuracy_exact": None if self.exact is None else self.exact.scores.accuracy,
             "test_loss": self.chosen.scores.loss,
             "marginal_mae": None if error is None else error.mean,

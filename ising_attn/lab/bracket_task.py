@@ -22,16 +22,23 @@ class BracketScores:
         nats: cross-entropy −log p(match).
         depths: nesting depth, 1 is outermost.
         distances: how many positions back the match is.
+        held_out: whether the sequence is in no training data; common ones of a short context are.
     """
 
     correct: Bool[np.ndarray, "closings"]
     nats: Float[np.ndarray, "closings"]
     depths: Int[np.ndarray, "closings"]
     distances: Int[np.ndarray, "closings"]
+    held_out: Bool[np.ndarray, "closings"]
 
     @property
     def accuracy(self) -> float:
         return float(self.correct.mean())
+
+    @property
+    def held_out_accuracy(self) -> float | None:
+        """Accuracy on sequences that are in no training data; None where all are."""
+        return float(self.correct[self.held_out].mean()) if self.held_out.any() else None
 
     @property
     def loss(self) -> float:
@@ -107,7 +114,8 @@ class BracketTask:
             closing = batch.targets != IGNORE
             nats = cross_entropy(logits[closing], batch.targets[closing], reduction="none")
             correct = logits.argmax(-1)[closing] == batch.targets[closing]
-            parts.append((correct, nats, batch.depths[closing], batch.distances[closing]))
+            held_out = self.data.is_held_out(batch).to(self.device)[:, None].expand_as(closing)
+            parts.append((correct, nats, batch.depths[closing], batch.distances[closing], held_out[closing]))
         columns = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]
         return BracketScores(*columns)
 

@@ -9,11 +9,15 @@ The law of a sequence of T tokens (the paper states none; arXiv 2606.12478, sect
 4. with k types of brackets (k = 1 in the paper) each pair has one of the k types, uniformly and independently.
 
 Splits are disjoint by content: a hash of the tokens alone, the same for every seed, assigns a sequence to train
-(eight tenths), validation or test (a tenth each). No run can have trained on the test sequences of another.
+(eight tenths), validation or test (a tenth each). No run can have trained on the test sequences of another. But a
+sequence with more than 1/500 of the probability, such as a short word without fillers, would be a fiftieth or more of a
+held-out set and missing from training, so that the two followed different laws. Such common sequences are in every
+split, as often as in the law.
 """
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -38,7 +42,9 @@ Split = Literal["train", "validation", "test"]
 _Tokens = TypeVar("_Tokens", NDArray[Any], Tensor)
 _SPLIT_OF_TENTH = np.array([2, 1, 0, 0, 0, 0, 0, 0, 0, 0])
 _SPLIT_NUMBER: dict[str, int] = {"train": 0, "validation": 1, "test": 2}
-_FEWEST_TO_SPLIT = 100
+_COMMON = 1 / 500
+"""More probable sequences are in every split."""
+_LEAST_TO_SPLIT = 0.2
 _PROBE = 4000
 
 
@@ -86,8 +92,8 @@ class BracketLaw:
             raise InvalidOptionError(f"context is {self.context}; a bracket pair needs at least 2 positions")
         if not 0 <= self.filler_share <= 0.95:
             raise InvalidOptionError(f"filler_share is {self.filler_share}; it must be between 0 and 0.95")
-        if not 1 <= self.types <= MOST_TYPES:
-            raise InvalidOptionError(f"types is {self.types}; there are 1 to {MOST_TYPES} types of brackets")
+        if type(self.types) is not int or not 1 <= self.types <= MOST_TYPES:
+            raise InvalidOptionError(f"types is {self.types!r}; there are 1 to {MOST_TYPES} types of brackets")
 
     def pair_probabilities(self) -> Float[np.ndarray, "pairs"]:
         """P(n pairs) for n = 1…⌊T/2⌋."""
@@ -95,25 +101,51 @@ class BracketLaw:
         weights = [math.comb(most, n) * (1 - share) ** n * share ** (most - n) for n in range(1, most + 1)]
         return np.array(weights) / math.fsum(weights)
 
-    def num_distinct(self) -> int:
-        """How many different sequences have a positive probability: Σ_n C(T, 2n) · Catalan(n) · kⁿ · 10^(T−2n)."""
+    def _counts(self) -> list[int]:
+        """C(T, 2n) · Catalan(n) · kⁿ · 10^(T−2n): different sequences of n pairs, for n = 1…⌊T/2⌋."""
         t = self.context
-        fewest = 1 if self.filler_share > 0 else t // 2
-        return sum(
+        return [
             math.comb(t, 2 * n) * (math.comb(2 * n, n) // (n + 1)) * self.types**n * NUM_FILLERS ** (t - 2 * n)
-            for n in range(fewest, t // 2 + 1)
-        )
+            for n in range(1, t // 2 + 1)
+        ]
+
+    def num_distinct(self) -> int:
+        """How many different sequences have a positive probability."""
+        counts = self._counts()
+        return sum(counts if self.filler_share > 0 else counts[-1:])
+
+    @functools.cached_property
+    def _common_pairs(self) -> Bool[np.ndarray, "pairs"]:
+        """Whether sequences of n pairs, all equally likely, are common ones, for n = 1…⌊T/2⌋."""
+        most = [probability / _COMMON for probability in self.pair_probabilities().tolist()]
+        return np.array([count < bound for count, bound in zip(self._counts(), most, strict=True)])
+
+    @property
+    def common_share(self) -> float:
+        """The probability of a common sequence, one that is in every split."""
+        return float(self.pair_probabilities()[self._common_pairs].sum())
+
+    def num_common(self) -> int:
+        """How many different sequences are common ones."""
+        return sum(count for count, common in zip(self._counts(), self._common_pairs, strict=True) if common)
+
+    def is_common(self, tokens: Int[np.ndarray, "count context"]) -> Bool[np.ndarray, "count"]:
+        """Whether each sequence is so probable that it is in every split."""
+        pairs = (is_bracket(tokens) & (tokens % 2 == CLOSE)).sum(axis=1)
+        return np.asarray(self._common_pairs[pairs - 1])
 
     @functools.cached_property
     def is_splittable(self) -> bool:
-        """False where there are too few different sequences to split: the sets then overlap.
+        """False where there is too little to split: the sets are then drawn from the law itself, and overlap.
 
-        That is fewer than 100 in all, or a split with less than a hundredth of the probability.
+        That is where common sequences have more than four fifths of the probability, or where a split has less than a
+        hundredth of what is left.
         """
-        if self.num_distinct() < _FEWEST_TO_SPLIT:
+        if 1 - self.common_share < _LEAST_TO_SPLIT:
             return False
-        probe = split_of(self.draw(_PROBE, np.random.default_rng(0)))
-        return bool((np.bincount(probe, minlength=3) >= _PROBE // 100).all())
+        probe = self.draw(_PROBE, np.random.default_rng(0))
+        probe = probe[~self.is_common(probe)]
+        return bool((np.bincount(split_of(probe), minlength=3) >= len(probe) // 100).all())
 
     def draw(self, count: int, rng: np.random.Generator) -> Int[np.ndarray, "count context"]:
         """`count` independent sequences of token ids (int64)."""
@@ -138,20 +170,40 @@ class BracketLaw:
         return np.where(kinds > 0, other, tokens)
 
     def draw_split(self, split: Split, count: int, rng: np.random.Generator) -> Int[np.ndarray, "count context"]:
-        """`count` independent sequences from the law given that they belong to `split`.
+        """`count` independent sequences: common ones as often as in the law, the others given that they are in `split`.
 
         Where the law is not splittable, from the law itself.
         """
         if not self.is_splittable:
             return self.draw(count, rng)
-        kept: list[NDArray[np.int64]] = []
+        rare, share = 1 - self.common_share, 0.8 if split == "train" else 0.1
+
+        def is_own(drawn: NDArray[np.int64]) -> NDArray[np.bool_]:
+            return (split_of(drawn) == _SPLIT_NUMBER[split]) & ~self.is_common(drawn)
+
+        if not self._common_pairs.any():
+            return self._draw_where(is_own, share, count, rng)
+        common = rng.random(count) > rare
+        tokens = np.empty((count, self.context), dtype=np.int64)
+        tokens[common] = self._draw_where(self.is_common, self.common_share, int(common.sum()), rng)
+        tokens[~common] = self._draw_where(is_own, share * rare, int((~common).sum()), rng)
+        return tokens
+
+    def _draw_where(
+        self,
+        kept: Callable[[NDArray[np.int64]], NDArray[np.bool_]],
+        share: float,
+        count: int,
+        rng: np.random.Generator,
+    ) -> NDArray[np.int64]:
+        """`count` sequences that are kept, by rejection; about `share` of all are."""
+        found = [self.draw(0, rng)]
         missing = count
-        share = 0.8 if split == "train" else 0.1
         while missing > 0:
             drawn = self.draw(int(1.2 * missing / share) + 8, rng)
-            kept.append(drawn[split_of(drawn) == _SPLIT_NUMBER[split]][:missing])
-            missing -= len(kept[-1])
-        return np.concatenate(kept) if kept else self.draw(0, rng)
+            found.append(drawn[kept(drawn)][:missing])
+            missing -= len(found[-1])
+        return np.concatenate(found)
 
 
 def split_of(tokens: Int[np.ndarray, "count context"]) -> Int[np.ndarray, "count"]:
@@ -276,23 +328,34 @@ class BracketData:
         index = np.concatenate(order)[place - size * int(place[0] // size)]
         return self.train[torch.from_numpy(index)]
 
+    def is_held_out(self, batch: BracketBatch) -> Bool[Tensor, "batch"]:
+        """Whether each sequence of a held-out set is in no training data."""
+        tokens = batch.tokens.cpu().numpy()
+        return torch.from_numpy(np.full(len(tokens), self.law.is_splittable) & ~self.law.is_common(tokens))
+
     def remark(self) -> str | None:
         """What a reader of the results must know about the splits, or None."""
-        distinct = self.law.num_distinct()
-        if not self.law.is_splittable:
+        law, distinct = self.law, self.law.num_distinct()
+        if not law.is_splittable:
             return (
-                f"only {distinct} different sequences exist at context {self.law.context} with filler share "
-                f"{self.law.filler_share:g}: training and test sequences overlap"
+                f"only {distinct} different sequences exist at context {law.context} with filler share "
+                f"{law.filler_share:g}: training and test sequences overlap"
             )
+        common = law.num_common()
+        shared = (
+            f"the {common} most common sequences, {law.common_share:.0%} of all, are in training and test data alike"
+        )
         for name in ("validation", "test"):
-            data: BracketBatch = getattr(self, name)
-            different = len(torch.unique(data.tokens, dim=0))
-            if different < 0.5 * len(data):
-                return (
-                    f"the {len(data)} {name} sequences are {different} different ones, for only {distinct} exist "
-                    f"at context {self.law.context}; none of them is in the training data"
+            batch: BracketBatch = getattr(self, name)
+            rare = batch.tokens[self.is_held_out(batch)]
+            different = len(torch.unique(rare, dim=0))
+            if different < 0.5 * len(rare):
+                repeated = (
+                    f"the {len(rare)} {'other ' if common else ''}{name} sequences are {different} different ones, for "
+                    f"only {distinct} exist at context {law.context}; none of them is in the training data"
                 )
-        return None
+                return f"{shared}; {repeated}" if common else repeated
+        return f"{shared}; no other sequence is in both" if common else None
 
 
 def _shuffled(size: int, seed: int, epoch: int) -> NDArray[np.int64]:

@@ -7,10 +7,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from models.config import DecoderConfig, FeedForwardConfig
+from models.config import DecoderConfig, FeedForwardConfig, require_characters
 from models.decoder import Decoder
 from models.generation import drawn, generating
-from samplers.errors import InvalidOptionError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +21,7 @@ class CharLMConfig(DecoderConfig):
             where the caller keeps them.
 
     Raises:
-        InvalidOptionError: not as many different characters as `vocabulary`.
+        InvalidOptionError: not as many different characters as `vocabulary`, or half of a surrogate pair among them.
     """
 
     model: ClassVar[str] = "char-lm"
@@ -34,10 +33,7 @@ class CharLMConfig(DecoderConfig):
     characters: str | None = None
 
     def __post_init__(self) -> None:
-        if self.characters is not None and len(set(self.characters)) != self.vocabulary:
-            raise InvalidOptionError(
-                f"characters has {len(set(self.characters))} different characters and vocabulary={self.vocabulary!r}"
-            )
+        require_characters(self.characters, self.vocabulary)
 
 
 class CharLM(Decoder):

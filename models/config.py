@@ -168,3 +168,18 @@ class DecoderConfig(Config):
         if isinstance(values.get("feed_forward"), dict):
             values["feed_forward"] = FeedForwardConfig.from_dict(values["feed_forward"])
         return super().from_dict(values)
+
+
+def require_characters(characters: str | None, vocabulary: int) -> None:
+    """Refuse a `characters` that is not one different character of text for every token."""
+    if characters is None:
+        return
+    if len(set(characters)) != vocabulary:
+        raise InvalidOptionError(
+            f"characters has {len(set(characters))} different characters and vocabulary={vocabulary!r}"
+        )
+    lone = next((c for c in characters if "\ud800" <= c <= "\udfff"), None)
+    if lone is not None:
+        raise InvalidOptionError(
+            f"characters has {lone!a}, half of a surrogate pair, which no file of text holds; decode the text as UTF-8"
+        )

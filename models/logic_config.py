@@ -5,7 +5,7 @@ import math
 from typing import Any, ClassVar, TypeVar
 
 from ising_attn.logic import GroupSum, LinearHead
-from models.config import Config
+from models.config import Config, require_characters
 from samplers.errors import InvalidOptionError, did_you_mean
 
 L = TypeVar("L", bound="LogicConfig")
@@ -53,10 +53,7 @@ class LogicConfig(Config):
             raise InvalidOptionError("widths is empty; give the number of gates of at least one layer")
         for width in self.widths:
             require_integer("widths", width, 1)
-        if self.characters is not None and len(set(self.characters)) != self.vocabulary:
-            raise InvalidOptionError(
-                f"characters has {len(set(self.characters))} different characters and vocabulary={self.vocabulary!r}"
-            )
+        require_characters(self.characters, self.vocabulary)
         if self.reach is not None and not (self.reach > 0 and math.isfinite(self.reach)):
             raise InvalidOptionError(f"reach={self.reach!r}; it must be a finite number above 0, or None")
         if self.head not in LOGIC_HEADS:

@@ -7,13 +7,17 @@ The weights are a checkpoint file (`ising_attn.lab.checkpoints`), written whole 
 either file is ever executed.
 """
 
+import contextlib
 import inspect
 import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ising_attn import Sampler, samplers_of
 from samplers.errors import InvalidOptionError, IsingAttnError
@@ -65,6 +69,7 @@ def from_pretrained(
         device: where the model goes.
 
     Raises:
+        InvalidOptionError: no such device here.
         CheckpointError: files that are missing, cut short, damaged, foreign, too new or do not belong together; a
             configuration with unknown keys or impossible values; a sampler that was not stored.
     """
@@ -103,13 +108,15 @@ def load(
     from ising_attn.lab.stored_samplers import set_stored_samplers
     from ising_attn.learned_schedule import take_angles
 
+    where = _device(device)
     file = _weights_file(Path(source))
     checkpoint = load_checkpoint(file)
     if file.name == WEIGHTS and file.parent == Path(source):
         _check_config(file.parent / CONFIG, _settings(checkpoint))
-    with torch.random.fork_rng(devices=[]):
+    stored = sum(tensor.numel() for tensor in checkpoint.model.values())
+    with torch.random.fork_rng(devices=[]), _no_more_weights_than(stored, file):
         model = _made(checkpoint.model_config, base, file, sampler)
-    model.to(device=device, dtype=_float_of(checkpoint.model, model))
+    model.to(device=where, dtype=_float_of(checkpoint.model, model))
     if sampler is None and samplers_of(model):
         set_stored_samplers(model, checkpoint.samplers, file)
     try:
@@ -120,6 +127,43 @@ def load(
     check_fits(checkpoint, model, model_config=None, source=file)
     model.load_state_dict(checkpoint.model)
     return model.eval()
+
+
+def _device(device: torch.device | str) -> torch.device:
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidOptionError(f"device is {device!r}: {reason}; use cpu, cuda or cuda:N") from None
+    if chosen.type == "meta":
+        raise InvalidOptionError("device is 'meta', which holds no weights; use cpu, cuda or cuda:N")
+    return chosen
+
+
+@contextlib.contextmanager
+def _no_more_weights_than(most: int, source: Path) -> Iterator[None]:
+    """Refuse a model that outgrows its stored weights while it is made, before it takes the memory."""
+    from ising_attn.lab.errors import CheckpointError
+
+    thread, seen, total = threading.get_ident(), dict[int, nn.Parameter](), 0
+
+    def count(_: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal total
+        if parameter is None or id(parameter) in seen or threading.get_ident() != thread:
+            return
+        seen[id(parameter)] = parameter
+        total += parameter.numel()
+        if total > most:
+            raise CheckpointError(
+                f"{source} is from another model: it holds {most} numbers, and its configuration makes a model of more"
+            )
+
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _is_own(file: Path) -> bool:
@@ -214,7 +258,7 @@ def _made(config: dict[str, Any], base: type, source: Path, sampler: str | Sampl
     except InvalidOptionError as error:
         raise CheckpointError(f"{source}: {error}") from None
     except (TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, MemoryError) as error:
-        if isinstance(error, IsingAttnError) and sampler is not None:
+        if isinstance(error, CheckpointError) or (isinstance(error, IsingAttnError) and sampler is not None):
             raise
         raise CheckpointError(f"{source} has a configuration that makes no {kind.__name__}: {error}") from None
 

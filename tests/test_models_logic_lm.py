@@ -195,6 +195,7 @@ def test_the_head_of_hba_has_unit_spectral_norm():
         (LogicLMConfig, {"reach": 0.0}, "reach=0.0"),
         (LogicLMConfig, {"dropout": 1.0}, "dropout=1.0"),
         (LogicLMConfig, {"characters": "ab"}, "2 different characters"),
+        (LogicLMConfig, {"characters": "abcd\ud800"}, r"characters has '\\ud800', half of a surrogate pair"),
         (LoopedLogicLMConfig, {"form": "bit"}, "form='bit'.*did you mean 'bits'"),
         (LoopedLogicLMConfig, {"state": 8, "widths": (16,)}, "must come out as it goes in"),
         (LoopedLogicLMConfig, {"iterations": 0}, "iterations=0"),

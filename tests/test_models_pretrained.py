@@ -16,6 +16,7 @@ from ising_attn.lab.checkpoints import Checkpoint, load_checkpoint, save_checkpo
 from ising_attn.lab.errors import CheckpointError
 from ising_attn.learned_schedule import learn_schedule, schedule_of
 from models import AttentionConfig, BracketMatcher, BracketMatcherConfig, CharLM, from_pretrained, model_from_config
+from samplers import InvalidOptionError
 
 SMALL: dict[str, Any] = {"vocabulary": 6, "context": 4}
 GATES: dict[str, Any] = {**SMALL, "widths": [16]}
@@ -299,14 +300,25 @@ CONFIG = {"model": "char-lm", **CONFIGS["char-lm"]}
         ({**CONFIG, "dropout": "much"}, "makes no CharLM"),
         ({**CONFIG, "attention": 3}, "makes no CharLM"),
         ({**CONFIG, "feed_forward": [1]}, "feed_forward"),
-        ({**CONFIG, "embed_dim": 16}, "from another model: 'blocks.0.attention"),
-        ({**CONFIG, "num_layers": 2}, "samplers for other layers than its model"),
+        ({**CONFIG, "embed_dim": 4}, "from another model: 'blocks.0.attention"),
+        ({**CONFIG, "embed_dim": 16}, "from another model: it holds [0-9]+ numbers"),
+        ({**CONFIG, "embed_dim": 2**30}, "from another model: it holds|makes no CharLM"),
+        ({**CONFIG, "num_layers": 10**9}, "from another model: it holds"),
     ],
 )
 def test_strange_configurations_in_the_weights_are_refused(tmp_path, unchecked, config, message):
     save_checkpoint(tmp_path / "x", checkpoint_of(made("char-lm"), model_config=config))
     with pytest.raises(CheckpointError, match=message):
         from_pretrained(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [("gpu", "device is 'gpu': "), ("meta", "'meta', which holds no weights"), ("cuda:99", "device is 'cuda:99': ")],
+)
+def test_devices_that_are_none_are_refused_before_anything_is_read(tmp_path, device, message):
+    with pytest.raises(InvalidOptionError, match=message):
+        from_pretrained(tmp_path / "nowhere", device=device)
 
 
 @pytest.mark.parametrize("samplers", [[{"name": "exact", "options": {}, "layers": ["head"]}], [3], []])

@@ -27,7 +27,7 @@ import torch  # noqa: E402
 from ising_attn.lab.bracket_figures import save_figures  # noqa: E402
 from ising_attn.lab.bracket_report import BracketReport, report_on  # noqa: E402
 from ising_attn.lab.bracket_task import BracketTask  # noqa: E402
-from ising_attn.lab.brackets import BracketData, BracketLaw, vocabulary  # noqa: E402
+from ising_attn.lab.brackets import BracketData, BracketLaw, Matching, vocabulary  # noqa: E402
 from ising_attn.lab.config import Flat, parse_settings  # noqa: E402
 from ising_attn.lab.experiment import Experiment, ExperimentSettings  # noqa: E402
 from ising_attn.lab.main import run_main  # noqa: E402
@@ -60,6 +60,8 @@ class DataSettings:
     """Expected share of filler tokens, 0 to 0.95."""
     bracket_types: int = 1
     """Types of brackets, 1 to 4; the paper has 1."""
+    matching: Matching = "nested"
+    """A bracket closes the latest one that is still open, or, crossing, the earliest; the paper's are nested."""
     train_size: int | None = None
     """Sequences in a fixed training set; None draws fresh ones at every step."""
     validation_size: int = 500
@@ -71,7 +73,7 @@ class DataSettings:
 
     def make(self) -> BracketData:
         return BracketData(
-            BracketLaw(self.context, self.filler_share, self.bracket_types),
+            BracketLaw(self.context, self.filler_share, self.bracket_types, self.matching),
             validation_size=self.validation_size,
             test_size=self.test_size,
             train_size=self.train_size,

@@ -12,6 +12,7 @@ from ising_attn.lab.brackets import (
     CLOSE,
     FIRST_FILLER,
     IGNORE,
+    MATCHINGS,
     NUM_FILLERS,
     OPEN,
     VOCABULARY,
@@ -52,15 +53,15 @@ def random_walk_words(pairs: int, count: int, rng: np.random.Generator) -> np.nd
     return words
 
 
-def matches_by_stack(tokens: list[int]) -> tuple[list[int], list[int]]:
-    targets, depths, stack = [IGNORE] * len(tokens), [0] * len(tokens), []
+def matches_one_by_one(tokens: list[int], matching: str) -> tuple[list[int], list[int]]:
+    targets, depths, still_open = [IGNORE] * len(tokens), [0] * len(tokens), []
     for position, token in enumerate(tokens):
         if token == OPEN:
-            stack.append(position)
+            still_open.append(position)
         elif token == CLOSE:
-            depths[position] = len(stack)
-            targets[position] = stack.pop()
-    assert not stack
+            depths[position] = len(still_open)
+            targets[position] = still_open.pop(-1 if matching == "nested" else 0)
+    assert not still_open
     return targets, depths
 
 
@@ -119,18 +120,31 @@ def test_count_of_distinct_sequences_is_what_can_be_drawn(context, share, types)
     assert law.num_distinct() == len(np.unique(drawn, axis=0))
 
 
-def test_targets_and_depths_are_those_of_a_stack():
+@pytest.mark.parametrize("matching", MATCHINGS)
+def test_targets_and_depths_are_those_of_a_stack_or_a_queue(matching):
     tokens = BracketLaw(16, 0.2).draw(200, np.random.default_rng(5))
-    targets, depths = matches(tokens)
+    targets, depths = matches(tokens, matching)
     for row in range(200):
-        assert (targets[row].tolist(), depths[row].tolist()) == matches_by_stack(tokens[row].tolist())
+        assert (targets[row].tolist(), depths[row].tolist()) == matches_one_by_one(tokens[row].tolist(), matching)
+    assert not np.array_equal(targets, matches(tokens, next(m for m in MATCHINGS if m != matching))[0])
 
 
-def test_types_are_uniform_over_pairs_and_change_nothing_else():
+def test_closing_brackets_that_cross_copy_the_opening_ones():
+    data = BracketData(BracketLaw(16, 0.2, types=4, matching="crossing"), test_size=100)
+    for tokens, targets in zip(data.test.tokens, data.test.targets, strict=True):
+        brackets = tokens[is_bracket(tokens)]
+        assert torch.equal(brackets[brackets % 2 == OPEN], brackets[brackets % 2 == CLOSE] - 1)
+        assert (targets[targets != IGNORE].diff() > 0).all()
+    batch = data.train_batch(50, seed=0, step=0)
+    assert torch.equal(BracketBatch.of(batch.tokens.numpy(), "crossing").targets, batch.targets)
+
+
+@pytest.mark.parametrize("matching", MATCHINGS)
+def test_types_are_uniform_over_pairs_and_change_nothing_else(matching):
     plain = BracketLaw(12, 0.2).draw(4000, np.random.default_rng(8))
-    typed = BracketLaw(12, 0.2, types=3).draw(4000, np.random.default_rng(8))
+    typed = BracketLaw(12, 0.2, types=3, matching=matching).draw(4000, np.random.default_rng(8))
     assert typed.max() == len(vocabulary(3)) - 1
-    for ours, theirs in zip(matches(typed), matches(plain), strict=True):
+    for ours, theirs in zip(matches(typed, matching), matches(plain, matching), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(is_bracket(typed), is_bracket(plain))
     np.testing.assert_array_equal(typed[~is_bracket(typed)], plain[~is_bracket(plain)])

@@ -69,7 +69,11 @@ class BracketReport(Comparison[BracketScores]):
         """By sampler, by nesting depth and by distance."""
         return {
             "by_sampler": self._by_sampler(),
-            "by_depth": self._by_group("nesting depth", "Depth 1 is the outermost pair.", BracketScores.by_depth),
+            "by_depth": self._by_group(
+                "nesting depth",
+                "How many are open, the closed one included.",
+                BracketScores.by_depth,
+            ),
             "by_distance": self._by_group("distance", "Positions from `)` back to its `(`.", BracketScores.by_distance),
         }
 

@@ -8,6 +8,10 @@ The law of a sequence of T tokens (the paper states none; arXiv 2606.12478, sect
    fillers, uniformly and independently;
 4. with k types of brackets (k = 1 in the paper) each pair has one of the k types, uniformly and independently.
 
+Which brackets are a pair is a matter of `matching`: "nested", as in the paper, where one closes the latest that is
+still open, or "crossing", where it closes the earliest, so that the k-th `)` belongs to the k-th `(`. With several
+types the closing brackets of a crossing sequence are a copy of its opening ones.
+
 Splits are disjoint by content: a hash of the tokens alone, the same for every seed, assigns a sequence to train
 (eight tenths), validation or test (a tenth each). No run can have trained on the test sequences of another. But a
 sequence with more than 1/500 of the probability, such as a short word without fillers, would be a fiftieth or more of a
@@ -39,6 +43,8 @@ IGNORE = -100
 """The target at every position but a closing bracket (what `torch.nn.functional.cross_entropy` skips)."""
 
 Split = Literal["train", "validation", "test"]
+Matching = Literal["nested", "crossing"]
+MATCHINGS: tuple[Matching, ...] = ("nested", "crossing")
 _Tokens = TypeVar("_Tokens", NDArray[Any], Tensor)
 _SPLIT_OF_TENTH = np.array([2, 1, 0, 0, 0, 0, 0, 0, 0, 0])
 _SPLIT_NUMBER: dict[str, int] = {"train": 0, "validation": 1, "test": 2}
@@ -81,11 +87,13 @@ class BracketLaw:
         context: sequence length T ≥ 2.
         filler_share: in [0, 0.95]; the expected share of fillers before the condition n ≥ 1 (an odd T has one more).
         types: k ≥ 1 types of brackets.
+        matching: "nested" or "crossing".
     """
 
     context: int
     filler_share: float = 0.25
     types: int = 1
+    matching: Matching = "nested"
 
     def __post_init__(self) -> None:
         if self.context < 2:
@@ -94,6 +102,8 @@ class BracketLaw:
             raise InvalidOptionError(f"filler_share is {self.filler_share}; it must be between 0 and 0.95")
         if type(self.types) is not int or not 1 <= self.types <= MOST_TYPES:
             raise InvalidOptionError(f"types is {self.types!r}; there are 1 to {MOST_TYPES} types of brackets")
+        if self.matching not in MATCHINGS:
+            raise InvalidOptionError(f"matching is {self.matching!r}; it must be one of {', '.join(MATCHINGS)}")
 
     def pair_probabilities(self) -> Float[np.ndarray, "pairs"]:
         """P(n pairs) for n = 1…⌊T/2⌋."""
@@ -161,7 +171,7 @@ class BracketLaw:
 
     def _typed(self, tokens: Int[np.ndarray, "count context"], rng: np.random.Generator) -> NDArray[np.int64]:
         """A type for every pair of brackets of type 0."""
-        targets, _ = matches(tokens)
+        targets, _ = matches(tokens, self.matching)
         opened = tokens == OPEN
         kinds = np.where(opened, rng.integers(self.types, size=tokens.shape), 0)
         closed = targets != IGNORE
@@ -214,12 +224,15 @@ def split_of(tokens: Int[np.ndarray, "count context"]) -> Int[np.ndarray, "count
     return _SPLIT_OF_TENTH[(state % np.uint64(10)).astype(np.int64)]
 
 
-def matches(tokens: Int[np.ndarray, "count context"]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def matches(
+    tokens: Int[np.ndarray, "count context"], matching: Matching = "nested"
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Targets and nesting depths (count, T).
 
     Returns:
         targets: at each closing bracket the index of its opening one; `IGNORE` elsewhere.
-        depths: at each closing bracket how many pairs enclose it, its own included (1 is outermost); 0 elsewhere.
+        depths: at each closing bracket how many are open, its own included: how many pairs enclose it where they are
+            nested (1 is outermost); 0 elsewhere.
 
     Raises:
         InvalidOptionError: a bracket is closed that was never opened, or by one of another type.
@@ -228,20 +241,23 @@ def matches(tokens: Int[np.ndarray, "count context"]) -> tuple[NDArray[np.int64]
     rows = np.arange(count)
     targets = np.full((count, context), IGNORE, dtype=np.int64)
     depths = np.zeros((count, context), dtype=np.int64)
-    stack = np.zeros((count, context + 1), dtype=np.int64)
-    height = np.zeros(count, dtype=np.int64)
+    # A stack of what is open where pairs are nested; where they cross, a queue of all that were opened.
+    waiting = np.zeros((count, context + 1), dtype=np.int64)
+    opened, closed = (np.zeros(count, dtype=np.int64) for _ in range(2))
     for position in range(context):
         bracket, odd = is_bracket(tokens[:, position]), tokens[:, position] % 2 == CLOSE
         opens, closes = bracket & ~odd, bracket & odd
-        stack[rows[opens], height[opens]] = position
+        height = opened - closed
+        waiting[rows[opens], (height if matching == "nested" else opened)[opens]] = position
         depths[closes, position] = height[closes]
-        height += opens.astype(np.int64) - closes
-        if (height < 0).any():
+        if (height[closes] < 1).any():
             raise InvalidOptionError(f"a sequence closes a bracket at position {position} that was never opened")
-        opener = stack[rows[closes], height[closes]]
+        opener = waiting[rows[closes], (height - 1 if matching == "nested" else closed)[closes]]
         if (tokens[closes, opener] != tokens[closes, position] - 1).any():
             raise InvalidOptionError(f"a sequence closes at position {position} with a bracket of another type")
         targets[closes, position] = opener
+        opened += opens
+        closed += closes
     return targets, depths
 
 
@@ -269,8 +285,8 @@ class BracketBatch:
         return torch.where(self.targets == IGNORE, 0, positions - self.targets)
 
     @classmethod
-    def of(cls, tokens: Int[np.ndarray, "batch context"]) -> "BracketBatch":
-        targets, depths = matches(tokens)
+    def of(cls, tokens: Int[np.ndarray, "batch context"], matching: Matching = "nested") -> "BracketBatch":
+        targets, depths = matches(tokens, matching)
         return cls(torch.from_numpy(tokens), torch.from_numpy(targets), torch.from_numpy(depths))
 
 
@@ -315,13 +331,16 @@ class BracketData:
 
     def _set(self, split: Split, size: int) -> BracketBatch:
         rng = np.random.default_rng(derive_key(self.seed, _SPLIT_NUMBER[split]))
-        return BracketBatch.of(self.law.draw_split(split, size, rng))
+        return self._batch(self.law.draw_split(split, size, rng))
+
+    def _batch(self, tokens: Int[np.ndarray, "batch context"]) -> BracketBatch:
+        return BracketBatch.of(tokens, self.law.matching)
 
     def train_batch(self, batch_size: int, *, seed: int, step: int) -> BracketBatch:
         """The training batch of `step`: fresh sequences, or the fixed set in a new order at every pass."""
         if self.train is None:
             rng = np.random.default_rng(derive_key(seed, 3, step))
-            return BracketBatch.of(self.law.draw_split("train", batch_size, rng))
+            return self._batch(self.law.draw_split("train", batch_size, rng))
         size = len(self.train)
         place = np.arange(step * batch_size, (step + 1) * batch_size)
         order = [_shuffled(size, seed, int(p)) for p in np.unique(place // size)]

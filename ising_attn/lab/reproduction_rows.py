@@ -258,11 +258,15 @@ _SETTINGS = {
     "two heads": ("--heads=2",),
     "three types of brackets": ("--bracket-types=3",),
     "2000 sequences": ("--train-size=2000",),
+    "no fillers": ("--filler-share=0.0",),
+    "crossing": ("--matching=crossing",),
+    "crossing, three types": ("--matching=crossing", "--bracket-types=3"),
 }
 
 
 def _settings(budget: Budget) -> list[Row]:
-    """The recipe where couplings may count for more or less: more heads, more to tell apart, less data."""
+    """The recipe where couplings may count for more or less: more heads, more to tell apart, less data, deeper nesting,
+    matching that crosses, and copies (crossing types)."""
     return [
         _bracket_row(
             "settings", variant, max(budget.bracket_contexts), _recipe_training(budget, variant), budget.few_seeds,

@@ -7,7 +7,7 @@ A claim is a published mean of a variant beside that of softmax at the same T. O
 from collections.abc import Sequence
 
 from ising_attn.lab.paired import PairedDifference
-from ising_attn.lab.reproduction_report import GAIN_FORMATS, Measured, gain
+from ising_attn.lab.reproduction_report import Measured, gain, spoken_gain, spoken_interval
 from ising_attn.lab.reproduction_rows import SOFTMAX, Row
 from ising_attn.lab.tables import Table
 
@@ -20,15 +20,16 @@ def verdict(published: float, ours: PairedDifference) -> str:
     Returns:
         "confirmed": the interval lies on the published side of 0 and holds the published gain; "confirmed in sign": it
         lies on that side and does not hold it; "contradicted": it does not hold the published gain and does not lie on
-        its side; "not decidable": it holds both 0 and the published gain, or there are too few seeds for one.
+        its side; "not decidable": it holds both 0 and the published gain, or there are too few seeds for one. A
+        published gain of 0 is confirmed only where all seeds are level.
     """
     if ours.low is None or ours.high is None:
         return OPEN
     holds = ours.low <= published <= ours.high
     same_side = ours.low > 0 if published > 0 else ours.high < 0
-    if published == 0:
-        return CONFIRMED if holds else CONTRADICTED
-    if same_side:
+    if published == 0 and holds:
+        return CONFIRMED if ours.low == ours.high else OPEN
+    if published != 0 and same_side:
         return CONFIRMED if holds else SIGN_ONLY
     return OPEN if holds else CONTRADICTED
 
@@ -49,16 +50,15 @@ def claims_table(results: Sequence[Measured]) -> Table:
         ours = gain(one, base)
         published = row.published.value - base.row.published.value
         published = -published if row.measure == "perplexity" else published
-        form = GAIN_FORMATS[row.measure]
-        interval = None if ours.low is None else f"{ours.low:{form}} to {ours.high:{form}}"
         table.add(
-            _task(row), row.context, row.variant, f"{published:{form}}", f"{ours.mean:{form}}", interval,
-            verdict(published, ours),
+            _task(row), row.context, row.variant, spoken_gain(row, published), spoken_gain(row, ours.mean),
+            spoken_interval(row, ours), verdict(published, ours),
         )  # fmt: skip
         counts.add(ours.count)
     spoken = " to ".join(str(count) for count in sorted({min(counts, default=0), max(counts, default=0)}))
     table.caption = (
-        f"Perplexity below softmax, or accuracy above it: a positive gain is good. Paired over {spoken} seeds; the "
+        f"Perplexity below softmax, or accuracy above it (pp: percentage points): a positive gain is good. "
+        f"Paired over {spoken} seeds; the "
         "intervals are not corrected for the number of lines. The paper trains in other ways; see the budget."
     )
     return table

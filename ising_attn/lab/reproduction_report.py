@@ -15,7 +15,6 @@ from ising_attn.lab.sweep_results import Runs, finished_runs, provenance, runs_t
 from ising_attn.lab.tables import Table, spread
 
 FORMATS = {"perplexity": ".3f", "accuracy": ".2%"}
-GAIN_FORMATS = {"perplexity": "+.3f", "accuracy": "+.2%"}
 KEYS = ("test_perplexity", "test_perplexity_exact", "test_accuracy", "test_accuracy_exact", "marginal_mae")
 
 
@@ -179,6 +178,18 @@ def baselines(row: Row) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def spoken_gain(row: Row, value: float) -> str:
+    """A difference in the row's measure: of perplexities, or of accuracies in percentage points."""
+    return f"{value:+.3f}" if row.measure == "perplexity" else f"{100 * value:+.2f} pp"
+
+
+def spoken_interval(row: Row, gained: PairedDifference) -> str | None:
+    """Its 95 % interval; None where there is none."""
+    if gained.low is None or gained.high is None:
+        return None
+    return f"{spoken_gain(row, gained.low).removesuffix(' pp')} to {spoken_gain(row, gained.high)}"
+
+
 def gain(first: Measured, second: Measured) -> PairedDifference:
     """By how much the first is better, seed by seed."""
     if first.row.measure == "perplexity":
@@ -196,15 +207,15 @@ def comparison_table(results: Sequence[Measured]) -> Table:
     table.formats = dict.fromkeys(columns[7:], ".2g")
     pairs = comparisons(results)
     for one in sorted(pairs, key=lambda c: (c.first.row.group, c.first.row.context)):
-        row, form = one.first.row, GAIN_FORMATS[one.first.row.measure]
-        interval = None if one.gain.low is None else f"{one.gain.low:{form}} to {one.gain.high:{form}}"
+        row = one.first.row
         table.add(
-            row.group, row.context, row.variant, one.second.row.variant, one.gain.count, f"{one.gain.mean:{form}}",
-            interval, one.gain.p, one.gain.signed_rank_p, one.adjusted, one.adjusted_ranks,
+            row.group, row.context, row.variant, one.second.row.variant, one.gain.count,
+            spoken_gain(row, one.gain.mean), spoken_interval(row, one.gain),
+            one.gain.p, one.gain.signed_rank_p, one.adjusted, one.adjusted_ranks,
         )  # fmt: skip
     table.caption = (
-        "A positive gain is good: lower perplexity, higher accuracy. Paired over seeds; two-sided t-test and "
-        "Wilcoxon's signed ranks (at least 2/2^n for n seeds); Holm's correction over the "
+        "A positive gain is good: lower perplexity, higher accuracy (pp: percentage points). Paired over seeds; "
+        "two-sided t-test and Wilcoxon's signed ranks (at least 2/2^n for n seeds); Holm's correction over the "
         f"{len(pairs)} lines. "
         f"{_provenance(results)}"
     )

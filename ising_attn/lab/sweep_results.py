@@ -118,8 +118,10 @@ def provenance(runs: Iterable[FinishedRun], *, short: bool = False) -> str:
 def runs_table(results: Mapping[str, Runs], keys: Sequence[str]) -> Table:
     """Every run with those numbers of its summary, its time, commit and command."""
     table = Table("Runs", ["row", "seed", *keys, "steps", "best step", "train seconds", "commit", "command"])
+    table.formats = {**dict.fromkeys(keys, ".6g"), "train seconds": ".1f"}
     for runs in results.values():
         for run in runs.values():
-            numbers = [run.value(key) for key in (*keys, "steps", "best_step", "train_seconds")]
-            table.add(run.row, run.seed, *numbers, run.commit, run.command)
+            numbers = [run.value(key) for key in keys]
+            counts = [None if (n := run.value(key)) is None else round(n) for key in ("steps", "best_step")]
+            table.add(run.row, run.seed, *numbers, *counts, run.value("train_seconds"), run.commit, run.command)
     return table

@@ -1,5 +1,6 @@
 """Figures of the reproduction: what was measured over T, gains over softmax, couplings, accuracy by nesting depth."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ def save_lines(
 ) -> None:
     """One line per variant with the standard deviation over seeds; published ones dotted in the same colour.
 
+    Points of one place stand side by side, so that bars do not hide each other; bars of an accuracy end at 100 %.
+
     Args:
         ours: values by seed at each place of each variant.
         over: what the places are: T, nesting depth, the length of windows.
@@ -40,11 +43,19 @@ def save_lines(
     known = published or {}
     figure = new_figure(7.2, 4.6)
     axis = figure.subplots()
-    for (name, series), colour, marker in zip(ours.items(), _cycle(COLOURS), _cycle(MARKERS), strict=False):
+    all_places, most = sorted({k for series in ours.values() for k in series}), math.inf
+    if quantity.startswith("accuracy"):
+        most = 1.0
+    step = 0.25 * min(np.diff(all_places), default=1) / max(len(ours), 1)
+    for index, ((name, series), colour, marker) in enumerate(
+        zip(ours.items(), _cycle(COLOURS), _cycle(MARKERS), strict=False)
+    ):
+        shift = (index - (len(ours) - 1) / 2) * step
         places = sorted(series)
         means, stds = _means(series, places)
-        axis.errorbar(places, means, yerr=stds, color=colour, marker=marker, markersize=4.5, linewidth=1.4,
-                      capsize=2.5, label=name)  # fmt: skip
+        bars = [stds, [max(0.0, min(std, most - mean)) for mean, std in zip(means, stds, strict=True)]]
+        axis.errorbar([k + shift for k in places], means, yerr=bars, color=colour, marker=marker, markersize=4.5,
+                      linewidth=1.2, elinewidth=1, capsize=2, label=name)  # fmt: skip
         if theirs := known.get(name):
             shown = sorted(theirs)
             axis.plot(shown, [theirs[t].value for t in shown], color=colour, linestyle=":", linewidth=1.2, alpha=0.8)
@@ -52,8 +63,8 @@ def save_lines(
         axis.plot([], [], color="grey", linestyle=":", label="published")
     axis.set_xlabel(over)
     axis.set_ylabel(quantity)
-    _context_ticks(axis, {k for series in ours.values() for k in series})
-    if quantity.startswith("accuracy"):
+    _context_ticks(axis, set(all_places))
+    if most == 1:
         _percent(axis)
     axis.grid(alpha=0.25)
     axis.legend(frameon=False, fontsize=8, ncols=2 if len(ours) > 5 else 1)

@@ -204,7 +204,7 @@ def _lower(first_key: str, second_key: str) -> Callable[[Measured, Measured], tu
         found = PairedDifference.of(first.values(keys[0]), second.values(keys[1]))
         means = f"{first.mean(keys[0]):.3f} against {second.mean(keys[1]):.3f}"
         if found.low is None or found.high is None:
-            return f"{means}, one seed", None
+            return f"{means}, no interval", None
         said = f"{means}, difference {found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
         return said, True if found.high < 0 else False if found.low > 0 else None
 

@@ -17,9 +17,10 @@ class PairedDifference:
     Args:
         count: pairs, n.
         mean: of d.
-        low, high: 95 % confidence interval of the mean by Student's t with n − 1 degrees of freedom; None for n = 1.
-        p: two-sided p-value of the paired t-test of mean 0; None for n = 1. It takes d as normally distributed,
-            which a handful of seeds cannot confirm.
+        low, high: 95 % confidence interval of the mean by Student's t with n − 1 degrees of freedom; None for n = 1,
+            and where all d are the same number but 0: their spread, which both are made of, is then not known.
+        p: two-sided p-value of the paired t-test of mean 0; None where there is no interval. It takes d as normally
+            distributed, which a handful of seeds cannot confirm.
         signed_rank_p: two-sided p-value of Wilcoxon's signed-rank test, which takes d as symmetric alone; with n
             pairs it is at least 2/2^n, which is 0.06 for five. None for n = 1.
     """
@@ -57,8 +58,8 @@ class PairedDifference:
         error = float(d.std(ddof=1)) / math.sqrt(n)
         half = error * float(stats.t.ppf(0.975, n - 1))
         ranked = signed_rank_p(d)
-        if error == 0:
-            return cls(n, mean, mean, mean, 1.0 if mean == 0 else 0.0, ranked)
+        if error <= 1e-9 * abs(mean):  # rounding of equal differences
+            return cls(n, 0.0, 0.0, 0.0, 1.0, ranked) if mean == 0 else cls(n, mean, None, None, None, ranked)
         return cls(n, mean, mean - half, mean + half, float(2 * stats.t.sf(abs(mean) / error, n - 1)), ranked)
 
 

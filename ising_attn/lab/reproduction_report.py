@@ -28,7 +28,7 @@ class Measured:
     @property
     def table(self) -> str:
         """Name of the table and figure that it stands in."""
-        return "-".join([self.row.part, *self.row.group.lower().split()])
+        return "-".join([self.row.part, *self.row.group.lower().replace(",", "").split()])
 
     @property
     def values(self) -> dict[int, float]:

@@ -70,9 +70,7 @@ class BracketReport(Comparison[BracketScores]):
         return {
             "by_sampler": self._by_sampler(),
             "by_depth": self._by_group(
-                "nesting depth",
-                "How many are open, the closed one included.",
-                BracketScores.by_depth,
+                "nesting depth", "How many are open, the closed one included.", BracketScores.by_depth
             ),
             "by_distance": self._by_group("distance", "Positions from `)` back to its `(`.", BracketScores.by_distance),
         }

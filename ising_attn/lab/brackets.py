@@ -130,7 +130,7 @@ class BracketLaw:
         most = [probability / _COMMON for probability in self.pair_probabilities().tolist()]
         return np.array([count < bound for count, bound in zip(self._counts(), most, strict=True)])
 
-    @property
+    @functools.cached_property
     def common_share(self) -> float:
         """The probability of a common sequence, one that is in every split."""
         return float(self.pair_probabilities()[self._common_pairs].sum())
@@ -189,14 +189,16 @@ class BracketLaw:
         rare, share = 1 - self.common_share, 0.8 if split == "train" else 0.1
 
         def is_own(drawn: NDArray[np.int64]) -> NDArray[np.bool_]:
-            return (split_of(drawn) == _SPLIT_NUMBER[split]) & ~self.is_common(drawn)
+            return split_of(drawn) == _SPLIT_NUMBER[split]
 
         if not self._common_pairs.any():
             return self._draw_where(is_own, share, count, rng)
         common = rng.random(count) > rare
         tokens = np.empty((count, self.context), dtype=np.int64)
         tokens[common] = self._draw_where(self.is_common, self.common_share, int(common.sum()), rng)
-        tokens[~common] = self._draw_where(is_own, share * rare, int((~common).sum()), rng)
+        tokens[~common] = self._draw_where(
+            lambda drawn: is_own(drawn) & ~self.is_common(drawn), share * rare, int((~common).sum()), rng
+        )
         return tokens
 
     def _draw_where(

@@ -57,8 +57,8 @@ def claims_table(results: Sequence[Measured]) -> Table:
     spoken = " to ".join(str(count) for count in sorted({min(counts, default=0), max(counts, default=0)}))
     table.caption = (
         "Perplexity below softmax, or accuracy above it (pp: percentage points): a positive gain is good. "
-        f"Paired over {spoken} seeds; the intervals are not corrected for the number of lines. The paper trains in other "
-        "ways; see the budget."
+        f"Paired over {spoken} seeds; the intervals are not corrected for the number of lines. The paper trains in "
+        "other ways; see the budget."
     )
     return table
 

@@ -125,7 +125,8 @@ def test_every_seed_and_every_rate_starts_from_the_same_angles(brackets):
 
 
 def test_a_rescale_is_found_on_training_data_and_stored_with_the_weights(brackets):
-    trained = ("--sampler=exact", "--steps=60", "--learning-rate=0.03", "--warmup=0", "--out=exact")
+    # Weights of moderate size: for large ones the squares have many minima, and which is found depends on the machine.
+    trained = ("--sampler=exact", "--steps=60", "--learning-rate=0.005", "--warmup=0", "--out=exact")
     assert brackets(*SMALL, *trained, "--no-quick", "--test-size=50")[0] == 0
     ramp = ["--sampler=dqa", "--sampler.schedule=learned-weak", "--sampler.num-layers=4"]
     code, out, err = brackets(*SMALL, *ramp, "--rescale=12", f"--weights=exact/{BEST}", "--out=run")

@@ -3,7 +3,8 @@
 `samplers.dqa.calibration` divides fields and couplings by temperatures that hold to first order in the energy,
 whatever the problem. Here the two factors are found for given problems, such as those inside a trained model:
     min over a, b of mean (⟨s⟩ of layers (a f, b c, x) − ⟨s⟩_exact)²,
-by L-BFGS in log a and log b through the adjoint gradient. These are 2 numbers where `samplers.dqa.learning` has 3 per
+by L-BFGS in log a and log b through the adjoint gradient. It finds a local minimum of the squares: the mean absolute error
+that is reported may rise where it was small, and strong fields have many minima. These are 2 numbers where `samplers.dqa.learning` has 3 per
 layer, so that a few problems suffice.
 """
 
@@ -26,7 +27,7 @@ class Rescaling:
 
     Args:
         fields, couplings: the factors a and b of the angles. 1/a and 1/b are the temperatures that they correct.
-        before, after: mean |⟨s⟩ − exact| over the allowed spins, without and with them.
+        before, after: mean |⟨s⟩ − exact| over the allowed spins, without and with them; not what is minimised.
         layers: the rescaled layers.
     """
 

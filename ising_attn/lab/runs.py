@@ -246,6 +246,8 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
+    if package == "torch":
+        return str(torch.__version__)  # with the build, such as +cu130, which the index's metadata lack
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
     return None

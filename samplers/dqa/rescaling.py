@@ -3,9 +3,9 @@
 `samplers.dqa.calibration` divides fields and couplings by temperatures that hold to first order in the energy,
 whatever the problem. Here the two factors are found for given problems, such as those inside a trained model:
     min over a, b of mean (⟨s⟩ of layers (a f, b c, x) − ⟨s⟩_exact)²,
-by L-BFGS in log a and log b through the adjoint gradient. It finds a local minimum of the squares: the mean absolute error
-that is reported may rise where it was small, and strong fields have many minima. These are 2 numbers where `samplers.dqa.learning` has 3 per
-layer, so that a few problems suffice.
+by L-BFGS in log a and log b through the adjoint gradient. It finds a local minimum of the squares: the mean absolute
+error that is reported may rise where it was small, and strong fields have many minima. These are 2 numbers where
+`samplers.dqa.learning` has 3 per layer, so that a few problems suffice.
 """
 
 from collections.abc import Sequence
